@@ -1,0 +1,64 @@
+"""Blocks: config nodes with `_target_` and keyword arguments, checked against the target before any work."""
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+HYDRA_KEYS = {"_target_", "_partial_"}
+
+
+class ConfigError(ValueError):
+    """A mistake in the configuration: one message with the key, its value and the remedy."""
+
+
+def nearest(word: str, options: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest option, or an empty string."""
+    last = {o.rpartition(".")[2]: o for o in options}
+    close = difflib.get_close_matches(word, list(options), n=1, cutoff=0.6) or [
+        last[m] for m in difflib.get_close_matches(word.rpartition(".")[2], list(last), n=1, cutoff=0.6)
+    ]
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def check_block(path: str, block: DictConfig) -> None:
+    """Compare a block's keys and the kinds of its values with the signature of its target. Raises ConfigError."""
+    if "_target_" not in block:
+        raise ConfigError(f"{path}: has no _target_; choose an option of this group on the command line")
+    try:
+        target = get_object(block["_target_"])
+    except Exception as error:
+        raise ConfigError(f"{path}._target_={block['_target_']}: cannot be imported ({error})") from error
+    arguments = inspect.signature(target).parameters
+    for key, value in block.items():
+        if key in HYDRA_KEYS:
+            continue
+        if key not in arguments:
+            full = [f"{path}.{a}" for a in arguments]
+            raise ConfigError(f"{path}.{key}={value}: {block['_target_']} takes no '{key}'"
+                              f"{nearest(f'{path}.{key}', full)}")  # fmt: skip
+        check_kind(f"{path}.{key}", value, arguments[key].default)
+
+
+def check_kind(key: str, value: Any, default: Any) -> None:
+    """A number where the default is a number, a truth value where it is one. Raises ConfigError."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if isinstance(default, bool):
+        if not isinstance(value, bool | None):
+            raise ConfigError(f"{key}={value}: must be true or false")
+    elif isinstance(default, int | float) and value is not None and not number:
+        raise ConfigError(f"{key}={value}: must be a number")
+
+
+def build(path: str, block: DictConfig, *args: Any, **kwargs: Any) -> Any:
+    """Instantiate a block; an error of the target's own range checks comes back with the block's path."""
+    try:
+        return instantiate(OmegaConf.to_container(block, resolve=True), *args, **kwargs, _convert_="all")
+    except Exception as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, ValueError | TypeError):
+            raise ConfigError(f"{path} ({block['_target_']}): {cause}") from cause
+        raise cause from None

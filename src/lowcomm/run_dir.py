@@ -1,0 +1,85 @@
+"""The run directory: deterministic, the same on all ranks, written by rank 0, owned by one process group.
+
+runs/<model>_<algorithm>_<workload>_<scale>-<digest>/seed<k>/
+    config.json  overrides.txt  metrics.jsonl  checkpoints/  weights.safetensors  record.json
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from lowcomm.blocks import ConfigError
+from lowcomm.checkpoint import write_bytes
+from lowcomm.config import identity, run_name
+
+ROOT = Path(os.environ.get("LOWCOMM_RUNS", "runs"))
+
+
+def run_dir_of(cfg: DictConfig) -> Path:
+    return Path(cfg.run_dir) if cfg.run_dir else ROOT / run_name(cfg)
+
+
+class RunDir:
+    """Claims the folder for one configuration. Raises ConfigError when it is another's or in use."""
+
+    def __init__(self, path: Path, cfg: DictConfig, overrides: list[str], leader: bool):
+        self.path, self.leader, self.lock = path, leader, None
+        self.checkpoints = path / "checkpoints"
+        self.record = path / "record.json"
+        if not leader:
+            return
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self.lock = (path / ".lock").open("w")
+        except OSError as error:
+            raise ConfigError(f"run_dir={path}: can't be written ({error.strerror}); choose another") from error
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(f"run_dir={path}: another process is running it; wait, or choose another") from error
+        mine = identity(cfg)
+        stored = path / "config.json"
+        if stored.exists():
+            differ = differences(json.loads(stored.read_text()), mine)
+            if differ:
+                raise ConfigError(
+                    f"run_dir={path} holds a run of another configuration ({'; '.join(differ[:3])}); "
+                    "choose another run_dir, or delete the folder"
+                )
+        else:
+            write_bytes(stored, json.dumps(mine, indent=1, sort_keys=True).encode())
+            write_bytes(path / "overrides.txt", "\n".join(overrides).encode())
+
+    def need_space(self, nbytes: int) -> None:
+        """Refuse to start when the disk can't hold two checkpoints and the one being written."""
+        free = shutil.disk_usage(self.path).free if self.leader else nbytes
+        if free < nbytes:
+            raise ConfigError(
+                f"run_dir={self.path}: {free / 1e9:.2f} GB free, checkpoints need {nbytes / 1e9:.2f} GB; "
+                "free some space, or choose a run_dir on another disk"
+            )
+
+    def finish(self) -> None:
+        """The record is written: the checkpoints have served."""
+        if self.leader:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def release(self) -> None:
+        if self.lock:
+            self.lock.close()
+
+
+def differences(old: dict, new: dict, prefix: str = "") -> list[str]:
+    """`key: old -> new` for every leaf that differs."""
+    out = []
+    for key in sorted(old.keys() | new.keys()):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            out += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            out.append(f"{prefix}{key}: {a} -> {b}")
+    return out

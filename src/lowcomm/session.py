@@ -1,0 +1,77 @@
+"""What surrounds a run in its process: ranks, threads, signals, peak memory."""
+
+import contextlib
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import torch
+import torch.distributed as dist
+
+
+@contextlib.contextmanager
+def process_group(device: str) -> Iterator[None]:
+    """Join the ranks that torchrun started; do nothing when there is one process."""
+    if "RANK" not in os.environ or dist.is_initialized():
+        yield
+        return
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """SIGINT and SIGTERM fill the list instead of ending the process; a second one ends it."""
+    caught: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    try:
+        kept = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread: the caller handles signals
+        kept = {}
+    try:
+        yield caught
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def reset_peak_memory() -> None:
+    """Begin a new measurement of `peak_memory`, where the system can (Linux, CUDA)."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int:
+    """Bytes: the most this process held since `reset_peak_memory`; the accelerator's where there is one."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

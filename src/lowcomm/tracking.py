@@ -1,0 +1,99 @@
+"""What a run says of itself while it goes: `metrics.jsonl` always, a progress bar in a terminal, wandb on request.
+
+    step            inner steps of every worker that the line stands for
+    train/loss      nats, mean over all workers and the steps since the last line
+    train/lr        rate of the last step
+    eval/loss       nats, held-out split, at theta (outer loop), x (GPA, Schedule-Free) or the weights
+    eval/accuracy   images only
+    eval/n          predicted units of the evaluation
+    outer/delta_norm, outer/cosine   norm of the aggregate; mean cosine between the workers' messages
+    comm/bytes      bytes a worker sends, as serialised, in the round or step of this line
+    time/seconds    of this session; time/units_per_s  tokens or images of all workers, since the last line
+
+Every value but `time/*` is the same, bit for bit, whether or not the run was interrupted.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from lowcomm.config import LoggerConfig
+
+
+class Tracker:
+    """Rank 0 writes; on other ranks every method does nothing."""
+
+    def __init__(self, run_dir: Path, cfg: LoggerConfig, active: bool, unit: str, units_per_step: int, steps: int):
+        self.active, self.unit, self.units_per_step = active, unit, units_per_step
+        self.started = self.last_time = time.perf_counter()
+        self.last_step = 0
+        self.path, self.file, self.bar, self.wandb = run_dir / "metrics.jsonl", None, None, None
+        if not active:
+            return
+        self.file = self.path.open("ab")
+        shown = cfg.progress and sys.stderr.isatty()
+        self.bar = tqdm(total=steps, unit="step", disable=not shown, dynamic_ncols=True)
+        if cfg.wandb != "disabled":
+            self.wandb = start_wandb(run_dir, cfg)
+
+    def resume(self, step: int, position: int) -> None:
+        """Forget the lines written after the checkpoint; `position` is the file's length in bytes at that time."""
+        self.last_step = step
+        if self.active:
+            self.file.truncate(position)
+            self.bar.update(step)
+
+    def position(self) -> int:
+        """Length of the metrics file in bytes, after everything is on the disk."""
+        if not self.active:
+            return 0
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        return os.fstat(self.file.fileno()).st_size
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        if not self.active:
+            return
+        now = time.perf_counter()
+        speed = (step - self.last_step) * self.units_per_step / max(now - self.last_time, 1e-9)
+        line = {"step": step, **values, "time/seconds": round(now - self.started, 3)}
+        if step > self.last_step:
+            line["time/units_per_s"] = round(speed, 1)
+        self.file.write(json.dumps(line).encode() + b"\n")
+        self.file.flush()
+        shown = {k.split("/")[1]: f"{values[k]:.4f}" for k in ("train/loss", "eval/loss") if k in values}
+        if step > self.last_step:
+            shown[f"{self.unit}/s"] = f"{speed:,.0f}"
+        self.bar.set_postfix(shown, refresh=False)
+        self.bar.update(step - self.last_step)
+        if self.wandb:
+            self.wandb.log({k: v for k, v in line.items() if k != "step"}, step=step)
+        self.last_step, self.last_time = step, now
+
+    def close(self) -> None:
+        if self.active:
+            self.file.close()
+            self.bar.close()
+            if self.wandb:
+                self.wandb.finish()
+
+
+def start_wandb(run_dir: Path, cfg: LoggerConfig) -> Any:
+    """Offline mode needs neither account nor network. The run directory stays the only copy that counts."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise ModuleNotFoundError("logger.wandb needs the wandb package: pip install 'lowcomm[wandb]'") from error
+    config = json.loads((run_dir / "config.json").read_text())
+    settings = wandb.Settings(silent=True, console="off")
+    name = "-".join(run_dir.parts[-2:])
+    return wandb.init(dir=run_dir, project=cfg.project, mode=cfg.wandb, name=name, config=config, settings=settings)
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

@@ -1,0 +1,210 @@
+"""Pretraining and vision.
+
+    python -m lowcomm.train model=llama-1m algorithm=gpa workload=pycode scale=cpu seed=1
+    torchrun --nproc-per-node 2 -m lowcomm.train algorithm=diloco workers=4
+    python -m lowcomm.train --help
+
+Start it again after any interruption: it resumes from its last checkpoint, bit for bit. Importable as
+`run_overrides([...])`, which returns the record of the run.
+"""
+
+import logging
+import sys
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import hydra
+import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+from safetensors.torch import save_file
+
+from lowcomm import checkpoint, models
+from lowcomm.blocks import ConfigError, build
+from lowcomm.config import CONF, checked, digest, load_config
+from lowcomm.inner import InnerStep
+from lowcomm.outer.loop import OuterLoop
+from lowcomm.outer.workers import Wire
+from lowcomm.results import record
+from lowcomm.results.describe import describe
+from lowcomm.run_dir import RunDir, run_dir_of
+from lowcomm.session import process_group, reset_peak_memory, stop_signals, threads
+from lowcomm.tracking import Tracker
+from lowcomm.training import Rounds, Synchronous, tensor_bytes
+from lowcomm.workloads import Workload
+
+log = logging.getLogger(__name__)
+Trainer = Synchronous | Rounds
+
+
+class Stopped(Exception):
+    """The run was asked to stop and has saved everything; start it again to go on."""
+
+
+def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Train one configuration to its end and return its record; resume if it was begun, return if it is finished.
+
+    Raises ConfigError before any work, FloatingPointError when the loss or a pseudo-gradient is not finite (the last
+    good checkpoint stays), Stopped after `stop_after` steps or a signal.
+    """
+    cfg = checked(cfg)
+    with process_group(cfg.scale.device), threads(cfg.scale.threads):
+        wire = Wire(cfg.workers)
+        folder = RunDir(run_dir_of(cfg), cfg, overrides, leader=wire.rank == 0)
+        try:
+            if folder.record.exists():
+                log.info("%s is finished already", folder.path)
+                return record.read(folder.record)
+            return train(cfg, overrides, claim, wire, folder)
+        finally:
+            folder.release()
+
+
+def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire, folder: RunDir) -> dict[str, Any]:
+    """The run itself, from nothing or from its last checkpoint."""
+    started = datetime.now(UTC)
+    reset_peak_memory()
+    workload = build_workload(cfg, wire)
+    model = models.build(cfg.model, seed=cfg.seed).to(cfg.scale.device, getattr(torch, cfg.model.dtype))
+    params = models.parameters(model)
+    steps = total_steps(cfg, params, workload)
+    batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
+    trainer = build_trainer(cfg, model, params, workload, wire, steps, batch)
+    folder.need_space(3 * (tensor_bytes(dict(params)) * 4 * len(wire.local)))
+    units_per_step = batch * cfg.workers * workload.units_per_sample
+    tracker = Tracker(folder.path, cfg.logger, wire.rank == 0, workload.unit, units_per_step, steps)
+    ticks = restore(cfg, trainer, tracker, folder, wire)
+    begun = ticks
+
+    with stop_signals() as stop:
+        if trainer.step == 0 and ticks == 0:
+            evaluate(trainer, model, workload, tracker, cfg)
+        while not trainer.done:
+            before = trainer.step
+            report = trainer.advance()
+            ticks += 1
+            if report:
+                tracker.log(trainer.step, report)
+                if trainer.done or trainer.step // cfg.scale.eval_every > before // cfg.scale.eval_every:
+                    evaluate(trainer, model, workload, tracker, cfg)
+            # A signal reaches the ranks at different steps: only a lone process can stop between its checkpoints.
+            asked = cfg.stop_after is not None and ticks - begun >= cfg.stop_after or (stop and wire.ranks == 1)
+            if not trainer.done and (asked or ticks % (cfg.scale.checkpoint_every * len(wire.local)) == 0):
+                shared = {"ticks": ticks, "metrics": tracker.position(), "trainer": trainer.shared_state()}
+                checkpoint.save(folder.checkpoints, digest(cfg), ticks, shared, trainer.worker_states(), wire)
+            if asked and not trainer.done:
+                tracker.close()
+                raise Stopped(f"stopped after step {trainer.step} of {steps}; run the same command to go on")
+
+    memory = {"parameters": tensor_bytes(dict(params)), **trainer.state_bytes()}
+    with trainer.evaluation():
+        weights = {n: p.detach().cpu().contiguous().clone() for n, p in params.items()}
+    tracker.close()
+    result: dict[str, Any] = {}
+    if wire.rank == 0:
+        save_file(weights, folder.path / "weights.safetensors")
+        result = describe(cfg, overrides, claim, workload, folder.path, started, wire.ranks, memory, weights)
+        record.write(folder.record, result)
+    folder.finish()
+    wire.barrier()
+    return result
+
+
+def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
+    """Rank 0 first, so that a corpus is prepared once; too little data for a batch is an error here."""
+    if wire.rank:
+        wire.barrier()
+    workload = build("workload", cfg.workload, seed=cfg.seed)
+    if not wire.rank:
+        wire.barrier()
+    batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
+    try:
+        workload.batch(0, cfg.workers, 0, batch)
+    except ValueError as error:
+        raise ConfigError(f"workload={cfg.workload.name}: {error}") from error
+    return workload
+
+
+def total_steps(cfg: DictConfig, params: dict, workload: Workload) -> int:
+    """Inner steps of each worker; 20 tokens a parameter, say, become ceil(20 N / tokens of one step of all workers)."""
+    if cfg.scale.steps is not None:
+        return cfg.scale.steps
+    count = sum(p.numel() for p in params.values())
+    per_step = cfg.scale.batch * workload.units_per_sample * (cfg.workers if cfg.budget == "per_worker" else 1)
+    return int(cfg.scale.tokens_per_parameter * count // per_step)
+
+
+def build_trainer(cfg: DictConfig, model: torch.nn.Module, params: dict, workload: Workload, wire: Wire, steps: int,
+                  batch: int) -> Trainer:  # fmt: skip
+    """Join the blocks: the inner step, and the outer loop if there is one."""
+    a = cfg.algorithm
+    inner_step = InnerStep(model, params, workload, a, cfg.scale, steps, cfg.seed)
+    inner = partial(build, "algorithm.inner", a.inner)
+    if a.inner_steps is None:
+        return Synchronous(inner_step, params, inner, wire, batch)
+    aggregator = build("algorithm.aggregator", a.aggregator)
+    loop = OuterLoop(params, partial(build, "algorithm.compressor", a.compressor), aggregator,
+                     partial(build, "algorithm.outer", a.outer), wire)  # fmt: skip
+    trainer = Rounds(inner_step, params, inner, wire, batch, a.inner_steps, loop)
+    if callable(getattr(trainer.workers[0].optimizer, "eval", None)):
+        raise ConfigError(
+            f"algorithm.inner._target_={a.inner['_target_']}: an optimizer with an averaged point has no defined "
+            "restart from theta; use it with algorithm.inner_steps=null, or choose algorithm/inner=adamw"
+        )
+    return trainer
+
+
+def restore(cfg: DictConfig, trainer: Trainer, tracker: Tracker, folder: RunDir, wire: Wire) -> int:
+    """Load the last whole checkpoint; return the ticks done so far."""
+    wire.barrier()
+    found = checkpoint.latest(folder.checkpoints, digest(cfg))
+    if found is None:
+        tracker.resume(0, 0)
+        return 0
+    _, shared, worker_state = checkpoint.load(found, cfg.scale.device)
+    trainer.load(shared["trainer"], worker_state)
+    tracker.resume(trainer.step, shared["metrics"])
+    log.info("resumed at step %d", trainer.step)
+    return shared["ticks"]
+
+
+def evaluate(trainer: Trainer, model: torch.nn.Module, workload: Workload, tracker: Tracker, cfg: DictConfig) -> None:
+    """Rank 0 evaluates the point of the algorithm; nothing of the training state changes."""
+    with trainer.evaluation():
+        if tracker.active:
+            values = workload.evaluate(model, cfg.scale.eval_samples, cfg.scale.eval_batch)
+            tracker.log(trainer.step, {f"eval/{k}": v for k, v in values.items()})
+
+
+def run_overrides(overrides: list[str], claim: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Compose `conf/train.yaml` with overrides and run it in this process."""
+    return run(load_config(overrides), overrides, claim)
+
+
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
+def main(cfg: DictConfig) -> float:
+    try:
+        result = run(cfg, list(HydraConfig.get().overrides.task))
+    except ConfigError as error:
+        raise SystemExit(f"error: {error}") from None
+    except FloatingPointError as error:
+        raise SystemExit(f"stopped: {error}; the last good checkpoint is kept") from None
+    except Stopped as note:
+        raise SystemExit(f"{note}") from None
+    return result["outcome"]["metrics"]["eval/loss"] if result else 0.0
+
+
+def cli() -> None:
+    """Explain a mistaken override before Hydra starts."""
+    overrides = [a for a in sys.argv[1:] if "=" in a]
+    if len(overrides) == len(sys.argv) - 1:
+        try:
+            load_config(overrides)
+        except ConfigError as error:
+            raise SystemExit(f"error: {error}") from None
+    main()
+
+
+if __name__ == "__main__":
+    cli()
