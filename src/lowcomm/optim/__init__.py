@@ -1,0 +1,6 @@
+"""Optimizers of our own; all others come from torch.optim and schedulefree."""
+
+from lowcomm.optim.gpa import GPA, GPAAdamW
+from lowcomm.optim.horizon import mu_x_from_horizon
+
+__all__ = ["GPA", "GPAAdamW", "mu_x_from_horizon"]
