@@ -1,0 +1,103 @@
+"""Which entries of an update the receiver's number format can see.
+
+An entry is visible when the cast changes, compared as integers, so that -0.0 is not +0.0 and a NaN equals itself:
+``bits(cast(theta)) != bits(cast(theta - s))`` (PULSE, Eq. 1). Never a threshold on the magnitude: |w|/256 only explains
+what the cast decides. Casts round to nearest, ties to even, as torch does.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from lowcomm.pulse.dtypes import INTEGER
+
+MXFP4 = "mxfp4"
+FORMATS = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8-e4m3": torch.float8_e4m3fn,
+    "fp8-e5m2": torch.float8_e5m2,
+    MXFP4: MXFP4,
+}
+BLOCK = 32  # elements that share one MXFP4 scale, along the last dimension (OCP MX v1.0)
+
+
+def visible(theta: Tensor, s: Tensor, dtype: torch.dtype | str = torch.bfloat16) -> Tensor:
+    """Where ``cast(theta - s)`` differs from ``cast(theta)``: a bool tensor of theta's shape (PULSE, Eq. 1).
+
+    ``theta`` and ``s`` are FP32 (or FP64) of one shape; ``s`` has the sign of a gradient, it is subtracted.
+    ``dtype`` is a torch dtype or a name of ``FORMATS``. For "mxfp4" every entry of a block whose scale changed is
+    visible. Raises ValueError on other dtypes of theta: in BF16 the small steps that this test is about are already lost.
+    """
+    if theta.dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"theta has dtype {theta.dtype}: the test needs the FP32 master weights, not their cast")
+    if theta.shape != s.shape:
+        raise ValueError(f"theta has shape {tuple(theta.shape)} but s has {tuple(s.shape)}")
+    return changed(theta, theta - s, dtype)
+
+
+def changed(old: Tensor, new: Tensor, dtype: torch.dtype | str | None = None) -> Tensor:
+    """Where two tensors of one shape differ after a cast to ``dtype`` (None: in their own dtype, which must agree)."""
+    dtype = FORMATS.get(dtype, dtype)
+    if dtype == MXFP4:
+        (scale_a, code_a), (scale_b, code_b) = mxfp4(old), mxfp4(new)
+        dirty = (scale_a != scale_b).repeat_interleave(BLOCK, -1)[..., : code_a.shape[-1]] | (code_a != code_b)
+        return dirty.reshape(old.shape)
+    if isinstance(dtype, str):
+        raise ValueError(f"unknown number format {dtype!r}; known: {', '.join(FORMATS)} or a torch dtype")
+    if dtype is None and old.dtype != new.dtype:
+        raise ValueError(f"old is {old.dtype} and new is {new.dtype}: name the dtype they are to be compared in")
+    return bits(old, dtype) != bits(new, dtype)
+
+
+def bits(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The cast's bit patterns as integers of the same width; shape kept."""
+    cast = tensor.detach().to(dtype or tensor.dtype)
+    return cast.view(INTEGER[cast.element_size()])
+
+
+def mxfp4(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """MXFP4 as the OCP MX v1.0 specification converts: ``(scales, codes)``, both uint8.
+
+    ``scales`` (..., ceil(n/32)) are E8M0 exponents (value 2^(scale-127)), the floor of log2 of the block's largest
+    magnitude minus 2; ``codes`` (..., n) are E2M1 bit patterns in the low four bits: nearest, ties to even, saturating
+    at 6. A 0-d tensor counts as one block. A block that holds a NaN or an infinity gets the NaN scale 255 and code 0.
+    """
+    x = tensor.detach().float().reshape(1, 1) if tensor.dim() == 0 else tensor.detach().float()
+    n = x.shape[-1]
+    blocks = torch.nn.functional.pad(x, (0, -n % BLOCK)).unflatten(-1, (-1, BLOCK))
+    amax = blocks.abs().amax(-1) if blocks.numel() else blocks.abs().sum(-1)
+    finite = amax.isfinite()
+    # frexp: amax = f * 2^e with f in [0.5, 1), hence floor(log2(amax)) = e - 1, exactly, subnormals included
+    exponent = torch.where(amax > 0, torch.frexp(torch.where(finite, amax, 1.0))[1] - 3, -127).clamp(-127, 127)
+    # two factors: 2^127 * 2^... would overflow float32 in one
+    half = -exponent // 2
+    scaled = torch.ldexp(torch.ldexp(blocks, half[..., None]), (-exponent - half)[..., None])
+    magnitude = torch.where(finite[..., None], scaled, 0.0).abs()
+    code = _e2m1(magnitude) | (torch.signbit(scaled).to(torch.uint8) << 3)
+    code = torch.where(finite[..., None], code, torch.zeros_like(code))
+    scale = torch.where(finite, exponent + 127, 255).to(torch.uint8)
+    return scale, code.flatten(-2)[..., :n]
+
+
+def _e2m1(magnitude: Tensor) -> Tensor:
+    """Nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; a tie goes to the even code."""
+    # midpoints whose lower neighbour is even (go up beyond them), then those whose upper one is (go up at them)
+    up = torch.tensor([0.25, 1.25, 2.5, 5.0], device=magnitude.device)
+    at = torch.tensor([0.75, 1.75, 3.5], device=magnitude.device)
+    above = (magnitude[..., None] > up).sum(-1) + (magnitude[..., None] >= at).sum(-1)
+    return above.to(torch.uint8)
+
+
+def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:
+    """What is published: floating tensors cast to ``dtype``, others as they are. Tied tensors stay tied."""
+    seen: dict[tuple, Tensor] = {}
+    out = {}
+    for name, tensor in tensors.items():
+        key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        # an empty tensor has no address of its own
+        if key not in seen or not tensor.numel():
+            seen[key] = tensor.detach().to(dtype) if tensor.is_floating_point() else tensor.detach()
+        out[name] = seen[key]
+    return out
