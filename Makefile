@@ -19,7 +19,9 @@ help: ## list the targets
 env: $(READY) ## install the locked environment into .venv
 
 $(READY): requirements.lock
-	@command -v $(PYTHON) >/dev/null || { echo "make env: $(PYTHON) not found. Install Python 3.11, or name it: make env PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
+	  echo "make env: Python 3.11 is needed; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | head -n 1)"; \
+	  echo "Install Python 3.11 and run 'make env PYTHON=/path/to/python3.11', or use conda: see environment.yml"; exit 1; }
 	@$(PYTHON) tools/environment.py --venv $(VENV) --index "$(TORCH_INDEX)"
 
 lint: $(READY) ## style of the code, outputs left in notebooks

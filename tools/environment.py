@@ -4,8 +4,6 @@ Interrupted at any point it can be started again: an environment without its sta
 stamp names another lock is brought up to date. The stamp is written last and holds the lock's SHA-256.
 """
 
-from __future__ import annotations  # so that an old Python gets as far as the message about its version
-
 import argparse
 import hashlib
 import os
@@ -29,6 +27,7 @@ REMEDIES = (
         r"No matching distribution found for (?P<name>\S+)",
         "The package index has no file of {name} for this system and Python: choose another index (PIP_INDEX_URL).",
     ),
+    (r"ensurepip is not", "This Python lacks venv: install it (on Debian and Ubuntu the package python3.11-venv)."),
     (r"gcc|error: command|Python\.h", "A package is compiled here: install a C compiler and the Python headers."),
 )
 
@@ -37,19 +36,10 @@ def fail(message: str) -> None:
     sys.exit(f"\nmake env: {message}")
 
 
-def check_python() -> None:
-    if sys.version_info[:2] != (3, 11):
-        found = ".".join(map(str, sys.version_info[:3]))
-        fail(
-            f"Python 3.11 is needed, {sys.executable} is {found}. Install Python 3.11 and run "
-            "`make env PYTHON=/path/to/python3.11`, or `conda env create -f environment.yml`, which brings it."
-        )
-
-
 def check_place(venv: Path) -> None:
     if venv.exists() and any(venv.iterdir()) and not (venv / "pyvenv.cfg").exists():
         fail(f"VENV={venv} exists and is no virtual environment; it is left alone. Choose another folder.")
-    free = shutil.disk_usage(ROOT).free / 1e9
+    free = shutil.disk_usage(venv.absolute().parent).free / 1e9
     if free < NEEDED_GB and not (venv / ".ready").exists():
         fail(f"{NEEDED_GB} GB of free disk are needed, {free:.1f} GB are left. Free some space, then run it again.")
 
@@ -59,7 +49,7 @@ def remedy(log: str) -> str:
     for pattern, advice in REMEDIES:
         if found := re.search(pattern, log):
             return advice.format(**found.groupdict())
-    return "pip's own message stands above."
+    return "The message above says why."
 
 
 def run(*command: str | Path) -> None:
@@ -82,7 +72,6 @@ def main() -> None:
     parser.add_argument("--index", default="", help="address of a further package index, for another build of torch")
     args = parser.parse_args()
     venv, stamp, digest = args.venv, args.venv / ".ready", hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    check_python()
     check_place(venv)
     if not stamp.exists():
         run(sys.executable, "-m", "venv", "--clear", venv)

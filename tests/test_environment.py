@@ -1,0 +1,74 @@
+"""One lock, exact and closed: environment.yml, make and the package metadata cannot disagree with it."""
+
+import re
+import tomllib
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parent.parent
+LINES = [
+    line for line in (ROOT / "requirements.lock").read_text().splitlines() if line.strip() and not line.startswith("#")
+]
+LOCK = {canonicalize_name(name): number for name, _, number in (line.partition("==") for line in LINES)}
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def declared() -> list[Requirement]:
+    """What pyproject.toml asks for, all extras and the build system included."""
+    extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    return [Requirement(line) for line in PROJECT["dependencies"] + extras + build]
+
+
+def test_every_line_is_one_exact_public_version() -> None:
+    """No build suffix, path, address, range, extra or option."""
+    assert [line for line in LINES if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)] == []
+
+
+def test_names_are_unique_and_sorted() -> None:
+    assert len(LOCK) == len(LINES)
+    assert sorted(LINES, key=str.lower) == LINES
+
+
+def test_lock_is_closed_and_satisfies_pyproject() -> None:
+    """Walks from pyproject.toml to everything it needs; torch's own needs depend on the build that was chosen."""
+    todo, seen = declared(), set()
+    while todo:
+        need = todo.pop()
+        name = canonicalize_name(need.name)
+        assert name in LOCK, f"{need} is not in requirements.lock"
+        assert need.specifier.contains(LOCK[name], prereleases=True), f"requirements.lock: {name}=={LOCK[name]}: {need}"
+        key = (name, frozenset(need.extras))
+        if key in seen or name == "torch":
+            continue
+        seen.add(key)
+        for line in requires(name) or []:
+            child = Requirement(line)
+            if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in {"", *need.extras}):
+                todo.append(child)
+
+
+def test_what_is_installed_is_what_is_locked() -> None:
+    installed = {name: Version(version(name)).public for name in LOCK}
+    assert installed == LOCK, "run `make env`"
+
+
+def test_conda_environment_reads_the_lock_and_names_no_other_version() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["dependencies"] == ["python=3.11", "pip", {"pip": ["-r requirements.lock", "-e ."]}]
+    assert PROJECT["requires-python"] == ">=3.11,<3.12"
+
+
+def test_the_lock_is_the_only_list_that_is_installed() -> None:
+    """Versions are named in no other file; the one pip call that resolves anything reads the lock."""
+    tool = (ROOT / "tools" / "environment.py").read_text()
+    assert re.findall(r"run\(\*install.*\)", tool) == [
+        'run(*install, *(["--extra-index-url", args.index] if args.index else []), "-r", LOCK)',
+        'run(*install, "--no-deps", "-e", ROOT)',
+    ]
+    assert not re.search(r"\bpip\b", (ROOT / "Makefile").read_text() + (ROOT / ".ci" / "run").read_text())
