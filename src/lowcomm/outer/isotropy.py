@@ -65,7 +65,7 @@ def polar(matrix: Tensor, method: Method = "gram") -> Tensor:
 def isotropize(matrix: Tensor, method: Method = "gram", scale: Scale = "mean") -> Tensor:
     """``s * polar(matrix)`` for an ``(n, m)`` matrix with ``r = min(n, m)``; float32, or float64 for float64.
 
-    Scales: ``mean``, the mean ``sum(sigma) / r`` of Algorithm 1, which keeps the nuclear norm at full rank (Newton-Schulz
+    Scales: ``mean``, ``sum(sigma) / r`` as in Algorithm 1, which keeps the nuclear norm at full rank (Newton-Schulz
     takes it from ``sum(sigma) = <matrix, polar>``, one product); ``rms``, ``||matrix||_F / sqrt(r)``, the paper's fast
     variant, never below the mean; ``spectral``, ``sqrt(n / m)`` for a ``(fan_out, fan_in)`` weight, the Muon-as-outer
     ablation of Table 9, which forgets the norm of the input.
@@ -147,6 +147,11 @@ def spectrum(matrix: Tensor) -> Tensor:
     return torch.ldexp(_without_null(torch.linalg.svdvals(unit), _cutoff(matrix)), exponent)
 
 
+def null_below(matrix: Tensor, sigma: Tensor) -> Tensor:
+    """The size under which a singular value is nothing beside those, descending, of ``matrix``."""
+    return sigma[0] * _cutoff(matrix)
+
+
 def _gram_eigen(short: Tensor, cutoff: float) -> tuple[Tensor, Tensor]:
     """Singular values (descending) and left vectors of a wide matrix, from the eigenproblem of ``short @ short.T``."""
     squares, u = torch.linalg.eigh(short @ short.T)
@@ -179,7 +184,7 @@ def _unit(matrix: Tensor) -> tuple[Tensor, Tensor]:
     A power of two costs no rounding, and squares of tiny or huge entries stay in range.
     """
     if matrix.ndim != 2 or matrix.numel() == 0 or not matrix.is_floating_point():
-        raise ValueError(f"{matrix.dtype} tensor of shape {tuple(matrix.shape)}: need a non-empty floating-point matrix")
+        raise ValueError(f"{matrix.dtype} tensor of shape {tuple(matrix.shape)}: need a non-empty float matrix")
     low, high = torch.aminmax(matrix)
     if not (torch.isfinite(low) and torch.isfinite(high)):
         raise ValueError("non-finite entry in a matrix: look for the worker that diverged")

@@ -1,0 +1,54 @@
+"""What all merging rules share: the checked view of a stack, and what a rule needs from the workers."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Needs = Literal["sum", "two sums", "all"]
+
+
+def declares(what: Needs) -> Callable[[Callable], Callable]:
+    """Mark a rule with what it must see of the workers, for :func:`needs`."""
+
+    def mark(rule: Callable) -> Callable:
+        rule.needs = what
+        return rule
+
+    return mark
+
+
+def needs(rule: Callable) -> Needs:
+    """What a rule, or a ``functools.partial`` of it, must see of the workers.
+
+    ``sum``: one all-reduce will do, as ``rule(deltas) == rule(mean(deltas)[None])`` (DARE: of ``sparsify``-ed deltas).
+    ``two sums``: a second one that depends on the first (TIES). ``all``: the whole stack; also said of unmarked rules.
+    """
+    return getattr(getattr(rule, "func", rule), "needs", "all")
+
+
+def takes_generator(rule: Callable) -> bool:
+    """Whether a rule, or a ``functools.partial`` of it, still wants a ``generator`` with every call."""
+    parameter = inspect.signature(rule).parameters.get("generator")
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def average(parts: Iterable[Tensor], workers: int) -> Tensor:
+    """Mean in the given order, one part in memory at a time."""
+    parts = iter(parts)
+    total = next(parts).clone()
+    for part in parts:
+        total += part
+    return total / workers
+
+
+def worker_delta(deltas: Tensor, worker: int) -> Tensor:
+    """One worker's delta in the working precision, not a copy where it has that already; ValueError if not finite."""
+    if not deltas.is_floating_point() or deltas.numel() == 0:
+        raise ValueError(f"deltas of {deltas.dtype} and shape {tuple(deltas.shape)}: need a non-empty float stack")
+    low, high = torch.aminmax(deltas[worker])
+    if not (torch.isfinite(low) and torch.isfinite(high)):
+        raise ValueError(f"non-finite pseudo-gradient from worker {worker}: lower its learning rate or clip")
+    return deltas[worker] if deltas.dtype == torch.float64 else deltas[worker].float()
