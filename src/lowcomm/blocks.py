@@ -2,10 +2,11 @@
 
 import difflib
 import inspect
+import pkgutil
 from collections.abc import Iterable
 from typing import Any
 
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 HYDRA_KEYS = {"_target_", "_partial_"}
@@ -29,8 +30,8 @@ def check_block(path: str, block: DictConfig) -> None:
     if "_target_" not in block:
         raise ConfigError(f"{path}: has no _target_; choose an option of this group on the command line")
     try:
-        target = get_object(block["_target_"])
-    except Exception as error:
+        target = pkgutil.resolve_name(block["_target_"])
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{path}._target_={block['_target_']}: cannot be imported ({error})") from error
     arguments = inspect.signature(target).parameters
     for key, value in block.items():

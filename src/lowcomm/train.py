@@ -66,7 +66,7 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     started = datetime.now(UTC)
     reset_peak_memory()
     workload = build_workload(cfg, wire)
-    model = models.build(cfg.model, seed=cfg.seed).to(cfg.scale.device, getattr(torch, cfg.model.dtype))
+    model = models.build(cfg.model, seed=cfg.seed).to(cfg.scale.device)
     params = models.parameters(model)
     steps = total_steps(cfg, params, workload)
     batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
@@ -192,7 +192,11 @@ def main(cfg: DictConfig) -> float:
         raise SystemExit(f"stopped: {error}; the last good checkpoint is kept") from None
     except Stopped as note:
         raise SystemExit(f"{note}") from None
-    return result["outcome"]["metrics"]["eval/loss"] if result else 0.0
+    if not result:
+        return 0.0  # another rank has it
+    metrics = result["outcome"]["metrics"]
+    log.info("%s: %s", run_dir_of(cfg), ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+    return metrics["loss"]
 
 
 def cli() -> None:

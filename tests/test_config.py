@@ -1,0 +1,138 @@
+"""The configuration: every option composes, every mistake gets one message that names the key and the remedy."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from lowcomm.blocks import ConfigError, build
+from lowcomm.config import CONF, Config, checked, digest, flat_keys, load_config, run_name
+
+
+def options(group: str) -> list[str]:
+    return sorted(p.stem for p in (CONF / group).glob("*.yaml"))
+
+
+def config(*overrides: str):
+    return checked(load_config(list(overrides)))
+
+
+@pytest.mark.parametrize("algorithm", options("algorithm"))
+def test_every_algorithm_composes_and_its_inner_optimizer_steps(algorithm):
+    cfg = config(f"algorithm={algorithm}")
+    weight = torch.nn.Parameter(torch.ones(4, 4))
+    optimizer = build("algorithm.inner", cfg.algorithm.inner, [weight])
+    if hasattr(optimizer, "train"):
+        optimizer.train()
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    assert (weight < 1).all()
+
+
+@pytest.mark.parametrize("scale", options("scale"))
+def test_every_scale_composes(scale):
+    assert config(f"scale={scale}").scale.name == scale
+
+
+@pytest.mark.parametrize(
+    ("model", "workload"),
+    [(m, "digits" if m.startswith("vit") else "pycode") for m in options("model") if m != "local"],
+)
+def test_every_model_composes(model, workload):
+    assert config(f"model={model}", f"workload={workload}").model.name == model
+
+
+def test_blocks_of_every_group_fit_their_targets():
+    for group in ("inner", "outer", "compressor", "aggregator"):
+        for option in options(f"algorithm/{group}"):
+            config("algorithm=diloco", f"algorithm/{group}={option}", *no_conflict(group))
+
+
+def no_conflict(group: str) -> list[str]:
+    return ["algorithm.inner_steps=4"] if group == "inner" else []
+
+
+MISTAKES = [
+    # override, what the message must name
+    (["scale.stepz=3"], r"scale\.stepz.*scale\.steps"),
+    (["+scale.stepz=3"], r"scale\.stepz.*scale\.steps"),
+    (["+sead=3"], r"sead.*seed"),
+    (["algorithm.inner.lrr=1"], r"algorithm\.inner\.lrr.*algorithm\.inner\.lr"),
+    (["+algorithm.inner.lrr=1"], r"algorithm\.inner\.lrr.*algorithm\.inner\.lr"),
+    (["algorithm=gpa", "+algorithm.inner.mux=0.9"], r"mux.*mu_x"),
+    (["+workload.seqlen=4"], r"workload\.seqlen.*workload\.seq_len"),
+    (["algorithm=dilocco"], r"dilocco"),
+    (["algorithm.inner.lr=fast"], r"algorithm\.inner\.lr=fast"),
+    (["scale.steps=many"], r"scale\.steps"),
+    (["scale.steps=0"], r"scale\.steps=0"),
+    (["scale.steps=null"], r"scale\.steps.*tokens_per_parameter"),
+    (["workers=3"], r"workers=3.*scale\.batch"),
+    (["workers=0"], r"workers=0"),
+    (["budget=split"], r"budget=split.*shared"),
+    (["seed=-1"], r"seed=-1"),
+    (["algorithm=diloco", "algorithm.inner_steps=0"], r"inner_steps=0"),
+    (["algorithm=diloco", "algorithm.outer.momentum=1.0"], r"outer\.momentum=1\.0"),
+    (["algorithm=diloco", "algorithm.outer.momentum=-0.1"], r"outer\.momentum=-0\.1"),
+    (["algorithm=diloco", "algorithm.outer.momentum=0"], r"outer\.nesterov.*outer=sgd"),
+    (["algorithm=diloco", "algorithm.outer.lr=-1"], r"outer\.lr=-1"),
+    (["algorithm=diloco", "algorithm.inner_steps=null"], r"inner_steps"),
+    (["algorithm.inner_steps=8"], r"algorithm\.(aggregator|outer|compressor)"),
+    (["algorithm.schedule.warmup=1.5"], r"warmup=1\.5"),
+    (["algorithm.schedule.shape=cosin"], r"cosin.*cosine"),
+    (["algorithm.clip=0"], r"clip=0"),
+    (["scale.precision=bf61"], r"bf61.*bf16"),
+    (["scale.device=gpu"], r"scale\.device=gpu"),
+    (["logger.wandb=on"], r"logger\.wandb=on"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "pattern"), MISTAKES, ids=[m[0][-1] for m in MISTAKES])
+def test_a_mistake_is_one_message_with_key_and_remedy(overrides, pattern):
+    with pytest.raises(ConfigError) as error:
+        config(*overrides)
+    assert re.search(pattern, str(error.value), re.DOTALL), str(error.value)
+
+
+@pytest.mark.parametrize(
+    "override", ["algorithm.inner.mu_x=1.5", "algorithm.inner.mu_y=0", "algorithm.inner.decay_at=w"]
+)
+def test_a_targets_own_range_check_comes_back_with_the_blocks_path(override):
+    cfg = config("algorithm=gpa", override)
+    with pytest.raises(ConfigError, match=r"algorithm\.inner.*" + override.split(".")[-1].split("=")[0]):
+        build("algorithm.inner", cfg.algorithm.inner, [torch.nn.Parameter(torch.ones(2))])
+
+
+def test_identity_of_a_run():
+    """Session keys do not enter the digest; everything else does; the name is the same for all seeds but its end."""
+    base = config("seed=1")
+    assert digest(base) == digest(config("seed=1", "logger.wandb=offline", "stop_after=3", "run_dir=elsewhere"))
+    for override in ("seed=2", "algorithm.inner.lr=2e-3", "workers=2", "scale.threads=2"):
+        assert digest(base) != digest(config("seed=1", override)), override
+    assert run_name(base).replace("seed1", "seed2") == run_name(config("seed=2"))
+    assert run_name(base) != run_name(config("seed=1", "algorithm.clip=null"))
+
+
+def test_a_number_keeps_its_kind():
+    """1e-3 in YAML is a string to YAML 1.1; a learning rate must be a number all the same."""
+    cfg = config("algorithm.inner.lr=1e-3")
+    assert cfg.algorithm.inner.lr == 1e-3
+    for name in options("algorithm/inner"):
+        assert isinstance(config("algorithm=diloco", f"algorithm/inner={name}").algorithm.inner.lr, float), name
+
+
+def test_key_budget():
+    """The grammar stays small enough to read: at most 60 keys in the schema."""
+    assert len(flat_keys(OmegaConf.structured(Config))) <= 60
+
+
+def test_numbers_of_tuned_and_experiment_files_name_their_source():
+    for path in [*(CONF / "tuned").rglob("*.yaml"), *(CONF / "algorithm").rglob("*.yaml")]:
+        check_sources(path)
+
+
+def check_sources(path: Path) -> None:
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if path.parent.name == "tuned" and re.search(r":\s*-?[\d.]", line):
+            assert "#" in line, f"{path.name}:{number}: a number without a source"
