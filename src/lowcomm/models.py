@@ -199,8 +199,9 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
         try:
             found = snapshot_download(cfg.hub, revision=cfg.revision, allow_patterns=["*.json", "*.safetensors"])
         except OSError as error:  # offline, gated, unknown: all the hub's errors
-            remedy = f"give model.weights=local and model.path={SAVED}"
-            raise ConfigError(f"model.{source(cfg)}: {str(error).strip().splitlines()[0]}; {remedy}") from error
+            remedy = "give a copy with model.weights=local model.path=FOLDER, or take model.weights=random"
+            why = f"not to be had ({' '.join(str(error).split())}); {remedy}"
+            raise ConfigError(f"model.{source(cfg)}: {why}") from error
         folder = Path(found)
     index = folder / "model.safetensors.index.json"
     weights = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
