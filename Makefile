@@ -1,6 +1,6 @@
 # Low-communication training. `make` lists the targets; nothing but Python 3.11, make and a C compiler must be there before.
-#   SCALE=smoke|cpu|gpu|paper   size of the reproduction         EXPERIMENT=gpa/...   one experiment instead of all
-#   JOBS=2                      test processes                   PYTHON=path          which Python 3.11
+#   SCALE=smoke|cpu|gpu|paper   size of the reproduction     JOBS=2   processes, one thread each
+#   PYTHON=path                 which Python 3.11
 #   TORCH_INDEX=address         a further package index, to choose the build of torch (CPU, a CUDA version)
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV ?= .venv
@@ -8,6 +8,7 @@ READY ?= $(VENV)/.ready
 PY ?= $(VENV)/bin/python
 SCALE ?= smoke
 JOBS ?= 2
+FEW := scale.steps=32 scale.eval_every=32 scale.eval_samples=32 logger.progress=false # one round of H = 30 and a part
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -31,6 +32,20 @@ lint: $(READY) ## style of the code, outputs left in notebooks
 
 test: $(READY) ## the test suite
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) tests
+
+smoke: $(READY) ## a few steps of every algorithm preset, on text and on images
+	rm -rf runs/smoke
+	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 $(FEW)
+	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 workload=digits model=vit-tiny $(FEW)
+
+reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke|cpu|gpu|paper
+	$(PY) -m lowcomm.reproduce scale=$(SCALE) jobs=$(JOBS)
+
+reproduce-gpa: $(READY) ## the same for the tables of one paper
+	$(PY) -m lowcomm.reproduce paper=gpa scale=$(SCALE) jobs=$(JOBS)
+
+bench: $(READY) ## speed and memory against plain PyTorch, in one process, medians and ratios
+	for script in bench/*.py; do OMP_NUM_THREADS=1 $(PY) $$script || exit 1; done
 
 clean: ## remove caches; the environment, runs and records stay
 	rm -rf .pytest_cache .ruff_cache .hypothesis build
