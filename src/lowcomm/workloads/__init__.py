@@ -4,6 +4,11 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from lowcomm.workloads.images import Digits, ImageNet
+from lowcomm.workloads.text import Dclm, PyCode
+
+__all__ = ["Dclm", "Digits", "ImageNet", "PyCode", "Workload"]
+
 
 class Workload(Protocol):
     """Batches are a pure function of (seed, worker, workers, step, size), so there is no loader state to save."""
