@@ -35,6 +35,7 @@ def describe(
     steps = lines[-1]["step"]
     samples = steps * cfg.scale.batch * (cfg.workers if cfg.budget == "per_worker" else 1)
     curve = {k: [line[f"eval/{k}"] for line in evals] for k in ("loss", "accuracy") if f"eval/{k}" in evals[0]}
+    curve["train_loss"] = train_losses(lines)
     return {
         "schema": 1,
         "identity": {
@@ -50,7 +51,7 @@ def describe(
         "data": workload.describe() | {"units": samples * workload.units_per_sample, "order_seed": cfg.seed},
         "outcome": {
             "metrics": {k.removeprefix("eval/"): v for k, v in evals[-1].items() if k in ("eval/loss", "eval/accuracy")}
-            | {"train_loss": [line for line in lines if "train/loss" in line][-1]["train/loss"]},
+            | {"train_loss": curve["train_loss"][-1]},
             "evaluation_n": evals[-1]["eval/n"],
             "steps": steps,
             "curve": {"step": [line["step"] for line in evals], **curve},
@@ -59,6 +60,21 @@ def describe(
             "weights": weights_hash(weights),
         },
     }
+
+
+def train_losses(lines: list[dict[str, Any]]) -> list[float]:
+    """For every evaluation the mean training loss of the steps since the one before; at the start that of the first step."""
+    means, total, begin, last = [], 0.0, 0, 0
+    for line in lines:
+        if "train/loss" in line:
+            total += line["train/loss"] * (line["step"] - last)
+            last = line["step"]
+        if "eval/loss" in line and last > begin:
+            means.append(total / (last - begin))
+            total, begin = 0.0, last
+        elif "eval/loss" in line:
+            means.append(next(n["train/loss"] for n in lines if "train/loss" in n))
+    return means
 
 
 def local(node: Any) -> Any:

@@ -1,0 +1,183 @@
+"""Run what is missing of the papers' tables, record it, render tables and figures.
+
+    python -m lowcomm.reproduce paper=gpa scale=smoke jobs=2
+    python -m lowcomm.reproduce experiment=gpa/table2 scale=cpu
+    python -m lowcomm.reproduce scale=paper list=true
+
+A run is finished when its record is there and its configuration has not changed. Interrupt it anywhere and start it
+again: finished runs are kept, the interrupted one resumes from its checkpoint.
+"""
+
+import os
+import signal
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from lowcomm.results import experiment as experiments
+from lowcomm.results import record
+from lowcomm.results.experiment import Experiment, Run
+from lowcomm.results.pool import work_through
+
+LOGS = Path("runs/reproduce")
+
+
+def train(overrides: list[str], claim: dict, path: Path) -> float:
+    """In a child: one run from its start, its checkpoint or its end, and its record to `path`; returns its seconds."""
+    from lowcomm.train import run_overrides  # the parent needs no torch
+
+    begun = time.monotonic()
+    record.write(path, {**run_overrides(overrides, claim), "claim": claim})
+    return time.monotonic() - begun
+
+
+@cache
+def digest_of(overrides: tuple[str, ...]) -> str:
+    """Digest of a run's configuration, composed and checked without training."""
+    from lowcomm.config import checked, digest, load_config
+
+    return digest(checked(load_config(list(overrides))))
+
+
+def is_done(run: Run, records: Path) -> bool:
+    path = records / run.path
+    return path.is_file() and record.read(path)["code"]["digest"] == digest_of(run.overrides)
+
+
+class Progress:
+    """One line per finished run: how many, what, how long still. Estimates follow the measured times."""
+
+    def __init__(self, total: int, seconds: float, jobs: int):
+        self.total, self.left, self.jobs = total, seconds, jobs
+        self.ended, self.failures, self.begun = 0, [], time.monotonic()
+        self.estimated = self.measured = 0.0
+
+    def show(self, run: Run, state: str, result: float | str) -> None:
+        self.ended += 1
+        self.left -= run.seconds
+        if state == "failed":
+            self.failures.append((run, result))
+        else:
+            self.estimated += run.seconds
+            self.measured += result
+        pace = self.measured / self.estimated if self.estimated else 1.0
+        left = max(0.0, self.left) * pace / self.jobs
+        end = f"failed: {result}" if state == "failed" else f"{result:.0f} s"
+        print(f"[{self.ended}/{self.total}] {label(run)} · {end} · about {duration(left)} left", flush=True)
+
+
+def label(run: Run) -> str:
+    value = "" if run.tuned is None else f" {run.tuned:g}"
+    return f"{run.experiment} {run.row}{value} seed {run.seed}"
+
+
+def duration(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )
+
+
+def execute(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> Progress:
+    """Work through the missing runs on `jobs` processes; a failure leaves the others alone."""
+    tried: set[str] = set()
+
+    def now() -> tuple[list[Run], list[Run], int]:
+        return experiments.plan(chosen, scale, lambda run: is_done(run, records), records)
+
+    def next_run() -> Run | None:
+        run = next((r for r in now()[1] if r.path not in tried), None)
+        if run:
+            tried.add(run.path)
+        return run
+
+    finished, ready, waiting = now()
+    refuse_twins(ready + finished)
+    total = len(ready) + waiting
+    seconds = sum(r.seconds for r in ready) + waiting * (max((r.seconds for r in ready), default=0))
+    progress = Progress(total, seconds, jobs)
+    print(f"scale {scale}: {len(finished)} runs are there, {total} to do, about {duration(seconds / jobs)}", flush=True)
+    os.environ["OMP_NUM_THREADS"] = "1"  # read by the children when they load torch
+    arguments = lambda run: (list(run.overrides), run.claim, records / run.path)  # noqa: E731
+    for run, state, result in work_through(next_run, arguments, train, jobs, LOGS):
+        progress.show(run, state, result)
+    return progress
+
+
+def refuse_twins(runs: list[Run]) -> None:
+    """Two runs of one configuration are one run. Raises ValueError naming both."""
+    seen: dict[str, Run] = {}
+    for run in runs:
+        other = seen.setdefault(digest_of(run.overrides), run)
+        if other is not run:
+            raise ValueError(f"{label(run)} and {label(other)} are the same run: let one row cite the other")
+
+
+def show(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> None:
+    """The grid: state, estimated seconds and command of every run."""
+    finished, ready, waiting = experiments.plan(chosen, scale, lambda run: is_done(run, records), records)
+    for state, runs in (("done", finished), ("missing", ready)):
+        for run in runs:
+            print(f"{state:8}{duration(run.seconds):>8}  {label(run)}\n{'':18}{run.command}")
+    if waiting:
+        print(f"and {waiting} runs with further seeds, at the value that the first seed finds best")
+    print(f"scale {scale}: {len(finished)} done, {len(ready) + waiting} to do, {jobs} at a time")
+
+
+def select(experiment: str | None, paper: str | None) -> list[Experiment]:
+    """The experiments that `experiment=` or `paper=` names, or all of them."""
+    if experiment and paper:
+        raise ValueError(f"experiment={experiment} paper={paper}: give one of them")
+    chosen = [experiment] if experiment else experiments.names(paper)
+    if not chosen:
+        papers = sorted({name.split("/")[0] for name in experiments.names()})
+        raise ValueError(f"paper={paper}: there are no experiments of it; there are {', '.join(papers)}")
+    return [experiments.load(name) for name in chosen]
+
+
+def check_evidence(scale: str) -> None:
+    """Before any work: can what will be written be evidence? Raises ValueError with the remedy."""
+    state = record.source_state()
+    if state["commit"] is None and scale != "smoke":
+        raise ValueError(f"scale={scale}: evidence names a commit; run in a git checkout with git installed")
+    if state["dirty"] and scale in ("gpu", "paper"):
+        raise ValueError(f"scale={scale}: src or conf has uncommitted changes; commit them first")
+
+
+@hydra.main(version_base="1.3", config_path="../../conf", config_name="reproduce")
+def main(cfg: DictConfig) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    records = record.ROOT / cfg.records
+    try:
+        if cfg.jobs < 1:
+            raise ValueError(f"jobs={cfg.jobs}: must be at least 1")
+        chosen = select(HydraConfig.get().runtime.choices["experiment"], cfg.paper)
+        if cfg.list:
+            return show(chosen, cfg.scale, cfg.jobs, records)
+        check_evidence(cfg.scale)
+        progress = execute(chosen, cfg.scale, cfg.jobs, records)
+        if cfg.render:
+            from lowcomm.results.render import render
+
+            for path in render(chosen, cfg.scale, records):
+                print(f"wrote {os.path.relpath(path)}")
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("\ninterrupted: the same command goes on where this one stopped") from None
+    if progress.failures:
+        for run, reason in progress.failures:
+            print(f"failed: {label(run)}: {reason}\n        {run.command}", file=sys.stderr)
+        raise SystemExit(f"{len(progress.failures)} of {progress.total} runs failed; the logs are in {LOGS}")
+
+
+if __name__ == "__main__":
+    main()

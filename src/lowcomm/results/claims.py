@@ -1,0 +1,83 @@
+"""A paper's claim held against the numbers of one table; it can fail."""
+
+import math
+import statistics
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lowcomm.results.experiment import Claim
+from lowcomm.results.measures import MEASURES
+
+if TYPE_CHECKING:
+    from lowcomm.results.summary import Cell
+
+MATCHES, SAME, DIFFERS, NOT_RUN = "matches", "same order", "differs", "not run"
+
+
+@dataclass
+class Verdict:
+    """A claim, held against the cells."""
+
+    claim: Claim
+    measure: str
+    status: str
+    said: str = ""
+
+
+def worst(statuses: list[str]) -> str:
+    order = [DIFFERS, SAME, MATCHES, NOT_RUN]
+    return min(statuses, key=order.index) if statuses else NOT_RUN
+
+
+def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], "Cell"]) -> Verdict:
+    """Hold one claim against the cells of one measure."""
+    mine = [cells[n, measure] for n in claim.rows if cells[n, measure].values]
+    verdict = partial(Verdict, claim, measure)
+    if not mine:
+        return verdict(NOT_RUN)
+    if claim.kind == "equal":
+        off = [abs(c.mean - r.value) if c.mean is not None else math.inf for c in mine for r in c.paper]
+        if not off:
+            return verdict(NOT_RUN, "the paper's value is not known")
+        said = f"largest difference {max(off):.2g}, tolerance {claim.tolerance:g}"
+        return verdict(MATCHES if max(off) <= claim.tolerance else DIFFERS, said)
+    kind = MEASURES[measure]
+    sign = 1 if kind.lower else -1
+    reached = [c for c in mine if c.mean is not None]
+    if claim.kind == "positive":
+        if not reached:
+            return verdict(DIFFERS, "not reached")
+        best = max(reached, key=lambda c: c.mean)
+        return verdict(SAME if best.mean > 0 else DIFFERS, f"{best.row.method}: {number(best.mean, measure)}")
+    theirs = [cells[n, measure] for n in claim.than if cells[n, measure].values]
+    if not theirs:
+        return verdict(NOT_RUN)
+    if not reached:
+        return verdict(DIFFERS, "not reached")
+    others = [c for c in theirs if c.mean is not None]
+    best = min(reached, key=lambda c: sign * c.mean)
+    if not others:
+        return verdict(SAME, f"{best.row.method} reaches it, the others do not")
+    other = min(others, key=lambda c: sign * c.mean)
+    return verdict(SAME if sign * (best.mean - other.mean) < 0 else DIFFERS, compare(best, other, measure))
+
+
+def compare(a: Cell, b: Cell, measure: str) -> str:
+    """`A 3.41 against B 3.43: -0.020 ± 0.004, better with 3 of 3 seeds`: the difference is taken seed by seed."""
+    sign = 1 if MEASURES[measure].lower else -1
+    seeds = [s for s in a.values if s in b.values and a.values[s] is not None and b.values[s] is not None]
+    gaps = [a.values[s] - b.values[s] for s in seeds]
+    spread = f" ± {number(statistics.stdev(gaps), measure)}" if len(gaps) > 1 else ""
+    text = f"{a.row.method} {number(a.mean, measure)}, {b.row.method} {number(b.mean, measure)}"
+    if gaps:
+        wins = sum(sign * g < 0 for g in gaps)
+        text += (
+            f"; difference {number(statistics.fmean(gaps), measure)}{spread}, better with {wins} of {len(gaps)} seeds"
+        )
+    return text
+
+
+def number(value: float, measure: str) -> str:
+    kind = MEASURES.get(measure)
+    return f"{value:.4f}" if kind is None else f"{kind.scale * value:.{kind.digits}f}"

@@ -1,0 +1,251 @@
+"""The grid of one table: `conf/experiment/<paper>/<table>.yaml`, read strictly, and unfolded into runs.
+
+One name runs through: `gpa/table2` is the experiment, `records/<scale>/gpa-table2/` its evidence, `tables/gpa-table2.md`
+its table. A row that another table already has is cited (`cite: table2/adamw`), never run twice.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lowcomm.results.measures import MEASURES
+from lowcomm.results.record import RECORDS, ROOT, read
+
+EXPERIMENTS = ROOT / "conf" / "experiment"
+
+
+@dataclass
+class Tune:
+    """One key, a few values, the same for every row: tried with the first seed, the best goes on to the others."""
+
+    key: str = MISSING
+    values: list[float] = MISSING
+
+
+@dataclass
+class Grid:
+    """What one scale runs of the table."""
+
+    overrides: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=lambda: [0])
+    tune: Tune | None = None
+    rows: list[str] | None = None  # null: all
+    seconds: float = MISSING  # of one run, on one core or one accelerator; for the estimate shown before a start
+
+
+@dataclass
+class Row:
+    """One method of the table: run here, cited from another table, computed, or the best of others."""
+
+    row: str = MISSING  # the name in paths; [a-z0-9.-]
+    method: str = MISSING  # the name in the table
+    overrides: list[str] = field(default_factory=list)
+    cite: str | None = None  # <table>/<row> of the same paper; in a collection any row of it, with its numbers
+    best_of: list[str] | None = None  # the best mean of the first measure among these rows
+    series: str = ""  # curve or line that it belongs to in a figure
+    x: float | None = None  # its place on that line; the argument of a computed row
+
+
+@dataclass
+class Claim:
+    """What the paper says of some rows, in a form that can fail.
+
+    better: the best of `rows` has a better mean of the measure than the best of `than`
+    positive: the measure is above zero for the best of `rows`
+    equal: each of `rows` is within `tolerance` of its reported value
+    """
+
+    text: str = MISSING
+    kind: str = "better"
+    rows: list[str] = MISSING
+    than: list[str] = field(default_factory=list)
+    measures: list[str] | None = None  # null: the first one of the experiment
+    tolerance: float = 0.0
+    scales: list[str] | None = None  # null: all
+
+
+@dataclass
+class Experiment:
+    paper: str = MISSING
+    table: str = MISSING
+    title: str = MISSING
+    note: str = ""  # printed under the title: what stands in for what
+    measures: list[str] = MISSING
+    baseline: str | None = None  # the row that relative measures refer to
+    computed: str | None = None  # dotted name of a function of `x`: the table needs no runs
+    collection: bool = False  # every row stands in another table and is judged there
+    common: list[str] = field(default_factory=list)
+    scales: dict[str, Grid] = field(default_factory=dict)
+    rows: list[Row] = MISSING
+    claims: list[Claim] = field(default_factory=list)
+    panels: list[dict[str, Any]] = field(default_factory=list)  # the figure, see lowcomm.results.figures
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}/{self.table}"
+
+    @property
+    def folder(self) -> str:
+        return f"{self.paper}-{self.table}"
+
+    def get(self, row: str) -> Row:
+        return next(r for r in self.rows if r.row == row)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run of a grid."""
+
+    experiment: str
+    row: str
+    scale: str
+    seed: int
+    tuned: float | None
+    overrides: tuple[str, ...]
+    seconds: float
+
+    @property
+    def path(self) -> str:
+        """Relative to the records' folder."""
+        value = "" if self.tuned is None else f"-{self.tuned:g}"
+        return f"{self.scale}/{self.experiment.replace('/', '-')}/{self.row}{value}-seed{self.seed}.json"
+
+    @property
+    def command(self) -> str:
+        return "python -m lowcomm.train " + " ".join(self.overrides)
+
+    @property
+    def claim(self) -> dict[str, Any]:
+        paper, _, table = self.experiment.partition("/")
+        names = ("experiment", "row", "scale", "tuned")
+        return {"paper": paper, "table": table, **{n: getattr(self, n) for n in names}}
+
+
+def names(paper: str | None = None, root: Path = EXPERIMENTS) -> list[str]:
+    """Names of all experiments, or of one paper's."""
+    return sorted(f.relative_to(root).with_suffix("").as_posix() for f in root.glob(f"{paper or '*'}/*.yaml"))
+
+
+@cache
+def load(name: str, root: Path = EXPERIMENTS) -> Experiment:
+    """Read and check one experiment. Raises ValueError naming the file and the key."""
+    path = root / f"{name}.yaml"
+    if not path.is_file():
+        raise ValueError(f"experiment={name}: no such experiment; there are {', '.join(names(root=root))}")
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Experiment), OmegaConf.load(path))
+        experiment = OmegaConf.to_object(merged)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{name}.yaml: {str(error).splitlines()[0]}") from error
+    if experiment.name != name:
+        raise ValueError(f"{name}.yaml: paper={experiment.paper}, table={experiment.table} do not say the file's name")
+    check(experiment)
+    return experiment
+
+
+def check(experiment: Experiment) -> None:
+    """Names that refer to nothing, rows that nobody judges. Raises ValueError."""
+    rows = [r.row for r in experiment.rows]
+
+    def need(ok: bool, what: str) -> None:
+        if not ok:
+            raise ValueError(f"{experiment.name}.yaml: {what}")
+
+    need(len(set(rows)) == len(rows), "two rows have one name")
+    for measure in experiment.measures:
+        need(measure in MEASURES or experiment.computed is not None, f"measure '{measure}' does not exist")
+        relative = measure in MEASURES and MEASURES[measure].relative
+        need(
+            not relative or bool(experiment.baseline) or experiment.collection, f"measure '{measure}' needs a baseline"
+        )
+    for row in experiment.rows:
+        kinds = (bool(row.overrides), row.cite is not None, row.best_of is not None, experiment.computed is not None)
+        need(sum(kinds) == 1, f"row '{row.row}': needs exactly one of overrides, cite, best_of")
+    used = [n for g in experiment.scales.values() for n in g.rows or []]
+    used += [n for c in experiment.claims for n in c.rows + c.than] + [
+        n for r in experiment.rows for n in r.best_of or []
+    ]
+    used += [experiment.baseline] if experiment.baseline else []
+    for row in used:
+        need(row in rows, f"'{row}' is no row; there are {', '.join(rows)}")
+    for claim in experiment.claims:
+        need(claim.kind in ("better", "positive", "equal"), f"claim kind '{claim.kind}': better, positive or equal")
+        need((claim.kind == "better") == bool(claim.than), f"claim '{claim.text}': `than` goes with kind better")
+    for measure in experiment.measures if not experiment.collection else []:
+        judged = {n for c in experiment.claims if measure in claim_measures(experiment, c) for n in c.rows + c.than}
+        for row in experiment.rows:
+            relative = measure in MEASURES and MEASURES[measure].relative and row.row == experiment.baseline
+            need(relative or row.row in judged, f"row '{row.row}', measure '{measure}': no claim judges it")
+
+
+def claim_measures(experiment: Experiment, claim: Claim) -> list[str]:
+    return claim.measures or experiment.measures[:1]
+
+
+def home(experiment: Experiment, row: Row, root: Path = EXPERIMENTS) -> tuple[Experiment, Row]:
+    """Where a row is run: here, or in the table that it cites."""
+    if row.cite is None:
+        return experiment, row
+    table, _, name = row.cite.partition("/")
+    other = load(f"{experiment.paper}/{table}", root)
+    return other, other.get(name)
+
+
+def at_scale(experiment: Experiment, scale: str) -> list[Row]:
+    """The rows of the table that a scale has; cited ones only where their home has them."""
+    grid = experiment.scales.get(scale)
+    return [r for r in experiment.rows if grid is not None and (grid.rows is None or r.row in grid.rows)]
+
+
+def run(experiment: Experiment, row: Row, scale: str, tuned: float | None, seed: int) -> Run:
+    grid = experiment.scales[scale]
+    value = [] if tuned is None else [f"{grid.tune.key}={tuned:g}"]
+    overrides = [f"scale={scale}", *experiment.common, *grid.overrides, *row.overrides, *value, f"seed={seed}"]
+    return Run(experiment.name, row.row, scale, seed, tuned, tuple(overrides), grid.seconds)
+
+
+def tuning_runs(experiment: Experiment, row: Row, scale: str) -> list[Run]:
+    """All values with the first seed, or that seed alone where nothing is tuned."""
+    grid = experiment.scales[scale]
+    return [run(experiment, row, scale, v, grid.seeds[0]) for v in (grid.tune.values if grid.tune else [None])]
+
+
+def best_value(experiment: Experiment, runs: list[Run], records: Path) -> float | None:
+    """The tuned value whose run ended best by the first measure; the lower value on a tie."""
+    measure = MEASURES[experiment.measures[0]]
+    sign = 1 if measure.lower else -1
+    return min(runs, key=lambda r: (sign * measure.of(read(records / r.path)["outcome"], None), r.tuned or 0)).tuned
+
+
+def plan(
+    experiments: list[Experiment],
+    scale: str,
+    done: Callable[[Run], bool],
+    records: Path = RECORDS,
+    root: Path = EXPERIMENTS,
+) -> tuple[list[Run], list[Run], int]:
+    """Runs that are finished, runs that could start now, and how many still wait for a row's tuning.
+
+    `done(run)` says whether its record is there. Cited rows are planned at their home, each run once.
+    """
+    finished, ready, waiting, seen = [], [], 0, set()
+    for experiment, row in (home(e, r, root) for e in experiments for r in at_scale(e, scale)):
+        if (experiment.name, row.row) in seen or not row.overrides or scale not in experiment.scales:
+            continue
+        seen.add((experiment.name, row.row))
+        first = tuning_runs(experiment, row, scale)
+        finished += [r for r in first if done(r)]
+        ready += [r for r in first if not done(r)]
+        seeds = experiment.scales[scale].seeds[1:]
+        if not all(done(r) for r in first):
+            waiting += len(seeds)
+            continue
+        value = best_value(experiment, first, records)
+        for other in (run(experiment, row, scale, value, s) for s in seeds):
+            (finished if done(other) else ready).append(other)
+    return finished, ready, waiting

@@ -1,0 +1,171 @@
+"""Figures from records: curves over steps, lines over H, learning rates, bars. Seeds are a band, one color per method."""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lowcomm.results.experiment import Experiment, home, load, tuning_runs
+from lowcomm.results.measures import MEASURES, Measure
+from lowcomm.results.record import RECORDS, read
+from lowcomm.results.summary import Cell, summarise
+
+STYLE = {
+    "figure.dpi": 110,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.7,
+    "lines.linewidth": 1.7,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.hashsalt": "lowcomm",
+}
+COLORS = {"AdamW": "#6b6b6b", "Schedule-Free": "#aa4499", "DiLoCo": "#d55e00", "GPA": "#0072b2", "coupled": "#009e73"}
+NAMES = {"loss": "validation loss (nats)", "train_loss": "training loss (nats)", "accuracy": "validation accuracy (%)"}
+
+
+def figure(name: str, scale: str = "cpu", records: Path = RECORDS) -> Figure | None:
+    """The figure of the experiment `name` at one scale, or None where it has no panels or no records.
+
+    Lines are means over seeds, bands one sample standard deviation.
+    """
+    experiment = load(name)
+    cells, _ = summarise(experiment, scale, records)
+    panels = [(DRAW[p["kind"]], p) for p in experiment.panels]
+    if not panels or not any(cell.values for cell in cells):
+        return None
+    with plt.rc_context(STYLE):
+        drawing, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.4), squeeze=False)
+        for ax, (draw, panel) in zip(axes[0], panels, strict=True):
+            draw(ax, experiment, panel, cells, scale, records)
+        drawing.suptitle(f"{experiment.title} · scale {scale}", fontsize=10, x=0.01, ha="left")
+        plt.close(drawing)
+    return drawing
+
+
+def save(drawing: Figure, path: Path) -> Path:
+    """SVG, the same bytes for the same records."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context(STYLE):
+        drawing.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    return path
+
+
+def pick(cells: list[Cell], row: str, measure: str) -> Cell | None:
+    """The cell of a row, if it was run."""
+    return next((c for c in cells if c.row.row == row and c.measure == measure and c.values), None)
+
+
+def curves(
+    ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Cell], scale: str, records: Path
+) -> None:
+    """A column of the curve over steps; the first sixth of the run, where all fall alike, is cut off."""
+    column = panel["measure"]
+    kind, tops = MEASURES[column], []
+    for name in panel["rows"]:
+        cell = pick(cells, name, experiment.measures[0])
+        if cell is None:
+            continue
+        runs = [read(records / p)["outcome"]["curve"] for p in cell.paths]
+        steps = runs[0]["step"]
+        values = [[kind.scale * v for v in points] for points in zip(*(r[column] for r in runs), strict=True)]
+        middle = [statistics.fmean(v) for v in values]
+        label = cell.of.method if cell.of else cell.row.method
+        (line,) = ax.plot(steps, middle, label=label, color=COLORS.get(cell.row.series))
+        band(ax, steps, values, middle, line.get_color())
+        tops.append((middle[next(i for i, s in enumerate(steps) if s >= steps[-1] / 6)], middle[-1]))
+        if name == experiment.baseline:
+            ax.axhline(middle[-1], color=line.get_color(), linewidth=0.9, linestyle=":")
+    zoom(ax, kind, tops)
+    ax.set(xlabel="optimizer steps", ylabel=NAMES[column])
+    ax.legend()
+
+
+def zoom(ax: Axes, kind: Measure, ends: list[tuple[float, float]]) -> None:
+    """Limits that show the ends of the curves: from the best end to the worst sixth."""
+    early, late = [e for e, _ in ends], [last for _, last in ends]
+    low, high = (min(late), max(early)) if kind.lower else (min(early), max(late))
+    if high > low:
+        ax.set_ylim(low - 0.05 * (high - low), high + 0.03 * (high - low))
+
+
+def band(ax: Axes, x: list[float], values: list[list[float]], middle: list[float], color: str) -> None:
+    if len(values[0]) > 1:
+        spread = [statistics.stdev(v) for v in values]
+        low, high = ([m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1))
+        ax.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+
+
+def lines(
+    ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Cell], scale: str, records: Path
+) -> None:
+    """A measure over the rows' `x`, one line per series; rows without x are horizontal."""
+    measure = panel["measure"]
+    kind = MEASURES[measure]
+    shown = [c for c in cells if c.measure == measure and c.mean is not None and not c.row.best_of]
+    for series in dict.fromkeys(c.row.series for c in shown):
+        group = [c for c in shown if c.row.series == series]
+        color = COLORS.get(series)
+        if group[0].row.x is None:
+            ax.axhline(kind.scale * group[0].mean, color=color, linestyle="--", linewidth=1.2, label=series)
+            continue
+        spread = [kind.scale * (c.spread or 0) for c in group]
+        middle = [kind.scale * c.mean for c in group]
+        ax.errorbar(
+            [c.row.x for c in group], middle, spread, color=color, marker="o", markersize=4, capsize=3, label=series
+        )
+    ticks = sorted({c.row.x for c in shown if c.row.x is not None})
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.set(xlabel=panel["x"], ylabel=f"{kind.title.lower()} ({kind.unit})")
+    ax.legend()
+
+
+def tuning(
+    ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Cell], scale: str, records: Path
+) -> None:
+    """The first measure at every tuned value with the first seed: how sharp each method's optimum is."""
+    measure = experiment.measures[0]
+    key = ""
+    for name in panel["rows"]:
+        cell = pick(cells, name, measure)
+        if cell is None:
+            continue
+        owner, row = home(experiment, cell.of or cell.row)
+        key = owner.scales[scale].tune.key.rpartition(".")[2] if owner.scales[scale].tune else ""
+        runs = [r for r in tuning_runs(owner, row, scale) if (records / r.path).is_file() and r.tuned is not None]
+        ends = [MEASURES[measure].of(read(records / r.path)["outcome"], None) for r in runs]
+        ax.plot([r.tuned for r in runs], ends, marker="o", markersize=4, label=row.method, color=COLORS.get(row.series))
+    if not key:
+        ax.text(0.5, 0.5, "nothing is tuned at this scale", ha="center", transform=ax.transAxes, color="#888888")
+        ax.set_axis_off()
+        return
+    ax.set_xscale("log")
+    ax.set(
+        xlabel=f"peak {key}, seed {owner.scales[scale].seeds[0]}",
+        ylabel=f"{MEASURES[measure].title.lower()} ({MEASURES[measure].unit})",
+    )
+    ax.legend()
+
+
+def bars(ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Cell], scale: str, records: Path) -> None:
+    """One bar a row."""
+    shown = [c for n in panel["rows"] if (c := pick(cells, n, panel["measure"]))]
+    kind = MEASURES[panel["measure"]]
+    names = [c.row.method for c in shown]
+    drawn = ax.bar(names, [kind.scale * c.mean for c in shown], 0.6, color=[COLORS.get(c.row.series) for c in shown])
+    ax.bar_label(drawn, [f"{kind.scale * c.mean:.{kind.digits}f}" for c in shown], padding=2)
+    ax.grid(axis="x", visible=False)
+    ax.set(ylabel=f"state ({kind.unit})")
+
+
+DRAW = {"curves": curves, "lines": lines, "tuning": tuning, "bars": bars}

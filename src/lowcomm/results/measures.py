@@ -1,0 +1,95 @@
+"""What is read off a finished run: final values, steps to a target, saved steps, memory.
+
+A measure is a function of the record's `outcome` and, where it is relative, of the baseline's with the same seed. It
+returns None when the target was never reached.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Outcome = dict[str, Any]
+
+
+def crossing(steps: list[float], values: list[float], target: float, lower: bool) -> float | None:
+    """First step at which `values` is at the target or better, linear between evaluations; None if it never is."""
+    sign = 1 if lower else -1
+    before = None
+    for step, value in zip(steps, values, strict=True):
+        gap = sign * (value - target)
+        if gap <= 0:
+            return step if before is None else before[0] + (step - before[0]) * before[1] / (before[1] - gap)
+        before = (step, gap)
+    return None
+
+
+def steps_needed(outcome: Outcome, baseline: Outcome, column: str) -> tuple[float, float] | None:
+    """(t, T): steps at which a run reaches the baseline's final value, and the steps the baseline took for it."""
+    lower = column != "accuracy"
+    target, total = baseline["curve"][column][-1], baseline["curve"]["step"][-1]
+    reached = crossing(outcome["curve"]["step"], outcome["curve"][column], target, lower)
+    return None if reached is None else (reached, total)
+
+
+def fewer_steps(column: str) -> Callable[[Outcome, Outcome], float | None]:
+    """100 (1 - t/T): the papers' number, as it is commonly read."""
+
+    def measure(outcome: Outcome, baseline: Outcome) -> float | None:
+        needed = steps_needed(outcome, baseline, column)
+        return None if needed is None else 100 * (1 - needed[0] / needed[1])
+
+    return measure
+
+
+def step_ratio(column: str) -> Callable[[Outcome, Outcome], float | None]:
+    """100 (T/t - 1): the other reading."""
+
+    def measure(outcome: Outcome, baseline: Outcome) -> float | None:
+        needed = steps_needed(outcome, baseline, column)
+        return None if needed is None or needed[0] == 0 else 100 * (needed[1] / needed[0] - 1)
+
+    return measure
+
+
+def final(name: str) -> Callable[[Outcome, Outcome | None], float]:
+    return lambda outcome, _: outcome["metrics"][name]
+
+
+def steps_to_90(outcome: Outcome, _: Outcome | None) -> float | None:
+    return crossing(outcome["curve"]["step"], outcome["curve"]["accuracy"], 0.9, lower=False)
+
+
+def state_copies(outcome: Outcome, _: Outcome | None) -> float:
+    """Bytes of optimizer state, theta, outer momentum, residuals: measured, in units of the parameters' bytes."""
+    memory = outcome["memory"]
+    return sum(v for k, v in memory.items() if k not in ("parameters", "peak")) / memory["parameters"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    title: str
+    unit: str
+    of: Callable[[Outcome, Outcome | None], float | None]
+    lower: bool = True  # lower is better
+    relative: bool = False  # needs the baseline's run
+    digits: int = 3
+    scale: float = 1.0  # factor when shown
+
+
+MEASURES = {
+    "loss": Measure("Final validation loss", "nats", final("loss"), digits=4),
+    "train_loss": Measure("Final training loss", "nats", final("train_loss"), digits=4),
+    "accuracy": Measure("Final validation accuracy", "%", final("accuracy"), lower=False, digits=2, scale=100),
+    "steps_to_90": Measure("Steps to 90 % validation accuracy", "steps", steps_to_90, digits=0),
+    "fewer_steps_pct": Measure(
+        "Fewer steps to the baseline's validation loss, 1 - t/T", "%", fewer_steps("loss"), False, True, 2
+    ),
+    "ratio_pct": Measure("The same as a ratio, T/t - 1", "%", step_ratio("loss"), False, True, 2),
+    "fewer_steps_accuracy_pct": Measure(
+        "Fewer steps to the baseline's validation accuracy, 1 - t/T", "%", fewer_steps("accuracy"), False, True, 2
+    ),
+    "fewer_steps_train_pct": Measure(
+        "Fewer steps to the baseline's training loss, 1 - t/T", "%", fewer_steps("train_loss"), False, True, 2
+    ),
+    "state_copies": Measure("State beside the model and its gradients", "copies of the model", state_copies, digits=2),
+}

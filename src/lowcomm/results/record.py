@@ -1,0 +1,223 @@
+"""One JSON file per run: who claims what, with which code, where, on what data, and what came out.
+
+    {"schema": 1,
+     "identity":    {name, seed, started, finished, wall_seconds},
+     "claim":       null | {paper, table, row, experiment, scale, tuned},
+     "code":        {commit, dirty, sources, overrides, config, digest},
+     "environment": {versions, lock, device, threads, processes, deterministic},
+     "data":        {name, revision, files, units, order_seed, ...},
+     "outcome":     {metrics, evaluation_n, steps, curve, bytes, memory, weights}}
+
+`outcome.curve` is columnar, `{"step": [...], "loss": [...], ...}`, one entry per evaluation; further columns by name
+(`accuracy`, `train_loss`: mean since the evaluation before). `outcome.metrics` holds the values at the end. `outcome.memory` is in
+bytes: `parameters`, `peak`, and each kind of state that training keeps beside the model and its gradients.
+A record with a claim is evidence: it is written once, atomically, and is refused when anything in it is unknown, private
+or not reproducible. A record without one describes a run made by hand.
+"""
+
+import getpass
+import hashlib
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORDS = ROOT / "paper_figures" / "records"
+SOURCES = ("src", "conf")  # what decides a result; evidence itself may be uncommitted
+PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "schedulefree", "hydra-core", "safetensors", "scikit-learn")
+
+FIELDS: dict[str, tuple[str, ...]] = {
+    "identity": ("name", "seed", "started", "finished", "wall_seconds"),
+    "claim": ("paper", "table", "row", "experiment", "scale", "tuned"),
+    "code": ("commit", "dirty", "sources", "overrides", "config", "digest"),
+    "environment": ("versions", "lock", "device", "threads", "processes", "deterministic"),
+    "data": ("name", "revision", "files", "units", "order_seed"),
+    "outcome": ("metrics", "evaluation_n", "steps", "curve", "bytes", "memory", "weights"),
+}
+PRIVATE = ("host", "hostname", "user", "username", "node", "cwd", "home")
+ABSOLUTE = re.compile(r"(?:^|[\s=:,'\"\[])(?:/[\w.~-]+|~/|[A-Za-z]:\\)")
+
+
+class RecordError(ValueError):
+    """A record is incomplete, or says something it must not."""
+
+
+def write(path: Path, record: dict[str, Any]) -> Path:
+    """Check `record` and write it to `path` in one move; a reader sees the old file, the new one, or none.
+
+    Raises RecordError naming the field when the record is incomplete or, with a claim, not fit to be evidence.
+    """
+    check(record)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(dumps(record))
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)
+    return path
+
+
+def dumps(record: dict[str, Any]) -> str:
+    """JSON with one line per leaf list, so that a curve does not fill the screen."""
+    text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
+    return re.sub(r"\[[^\[\]{}\"]*\]", lambda m: " ".join(m[0].split()), text) + "\n"
+
+
+def check(record: dict[str, Any]) -> None:
+    """All fields of the schema and no more at the top; for evidence also the rules of `evidence_fault`."""
+    if set(record) != {"schema", *FIELDS}:
+        difference = sorted(set(record) ^ {"schema", *FIELDS})
+        raise RecordError(f"record: {', '.join(difference)} missing or not part of the schema")
+    if record["schema"] != 1:
+        raise RecordError(f"schema={record['schema']!r}: this version writes and reads schema 1")
+    for part, names in FIELDS.items():
+        if part == "claim" and record[part] is None:
+            continue
+        for name in names:
+            if name not in record[part]:
+                raise RecordError(f"{part}.{name}: missing")
+    for key, value in leaves(record):
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RecordError(f"{key}={value}: not a finite number; write null and say why, or do not record the run")
+    curve = record["outcome"]["curve"]
+    if not {"step", "loss"} <= set(curve) or len({len(column) for column in curve.values()}) != 1 or not curve["step"]:
+        raise RecordError("outcome.curve: needs columns step and loss, all of one length, and one evaluation at least")
+    if record["claim"] is None:
+        return
+    for key, value in leaves(record):
+        if fault := evidence_fault(key, value):
+            raise RecordError(f"{key}={value!r}: {fault}")
+    if record["code"]["commit"] is None and record["claim"]["scale"] != "smoke":
+        raise RecordError("code.commit=None: evidence names a commit; run from a git checkout with git installed")
+
+
+def evidence_fault(key: str, value: Any) -> str | None:
+    """Why a value may not stand in evidence: nothing unknown, no place, no person, no address."""
+    if key.rpartition(".")[2].lower() in PRIVATE:
+        return "a record names no machine and no person"
+    if not isinstance(value, str):
+        return None
+    if value.strip().lower() in ("unknown", "n/a", "?", "tbd"):
+        return "nothing in a record is unknown; find the value or leave the record unwritten"
+    if "://" in value:
+        return "a record holds no address; give a name and a revision"
+    if ABSOLUTE.search(value):
+        return "an absolute path means nothing elsewhere; use a relative one or a name"
+    if value in (socket.gethostname(), getpass.getuser()) and value not in ("localhost", "root"):
+        return "a record names no machine and no person"
+    return None
+
+
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every value in nested dicts and lists."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list | tuple) else None
+    if items is None:
+        yield prefix, node
+        return
+    for key, value in items:
+        yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
+
+
+def environment(processes: int = 1) -> dict[str, Any]:
+    """Where a run happens, without saying whose machine: versions, lock, kind of device, threads, determinism."""
+    import torch  # records are also read where nobody trains
+
+    cuda = torch.cuda.is_available()
+    device = {
+        "kind": torch.cuda.get_device_name() if cuda else f"cpu {platform.machine()}",
+        "capability": torch.version.cuda if cuda else torch.backends.cpu.get_cpu_capability(),
+        "count": torch.cuda.device_count() if cuda else 1,
+    }
+    lock = ROOT / "requirements.lock"
+    return {
+        "versions": {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in PACKAGES}},
+        "lock": hashlib.sha256(lock.read_bytes()).hexdigest(),
+        "device": device,
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def code(config: dict[str, Any], digest: str, overrides: list[str]) -> dict[str, Any]:
+    """Which code and configuration: commit, hash of uncommitted changes (null when clean), hash of all sources.
+
+    `config` is the resolved part that decides the result (`lowcomm.config.identity`), `digest` its hash. Without git the
+    commit is null: `check` then refuses the record as evidence, except at scale smoke.
+    """
+    overrides = [o for o in overrides if not o.lstrip("+").startswith(("run_dir", "logger", "stop_after"))]
+    return {**source_state(), "overrides": overrides, "config": config, "digest": digest}
+
+
+def source_state(root: Path = ROOT) -> dict[str, str | None]:
+    """{commit, dirty, sources} of the checkout at `root`."""
+    files = sorted(f for d in SOURCES for f in (root / d).rglob("*") if f.suffix in (".py", ".yaml"))
+    total = hashlib.sha256()
+    for file in files:
+        total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    try:
+        commit = git(root, "rev-parse", "HEAD").strip()
+    except (OSError, subprocess.CalledProcessError):  # no git, or a copy of the sources without history
+        return {"commit": None, "dirty": None, "sources": total.hexdigest()}
+    dirty = None
+    if git(root, "status", "--porcelain", "--", *SOURCES).strip():
+        new = git(root, "ls-files", "--others", "--exclude-standard", "--", *SOURCES).split("\n")[:-1]
+        change = git(root, "diff", "HEAD", "--", *SOURCES) + "".join(
+            f"{f}\n{(root / f).read_bytes().hex()}" for f in new
+        )
+        dirty = hashlib.sha256(change.encode()).hexdigest()
+    return {"commit": commit, "dirty": dirty, "sources": total.hexdigest()}
+
+
+def git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def read(path: Path) -> dict[str, Any]:
+    """One checked record; raises RecordError naming the file."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        check(record)
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecordError(f"{path.name}: not a valid record ({error}); delete it and run reproduce again") from error
+    return record
+
+
+def load_records(scale: str | None = None, experiment: str | None = None, root: Path = RECORDS):
+    """All committed records as a `pandas.DataFrame`, one row a run, sorted by path.
+
+    Columns: paper, table, experiment, row, scale, tuned, seed, one per final metric (`loss`, `accuracy`, ...), steps, curve (dict of
+    lists), memory, bytes, wall_seconds, commit, dirty, digest, device, path (relative to `root`) and the whole `record`.
+    `experiment` is `<paper>/<table>`. An empty frame when nothing was run.
+    """
+    import pandas as pd
+
+    folder = f"{experiment.replace('/', '-')}" if experiment else "*"
+    rows = []
+    for path in sorted(Path(root).glob(f"{scale or '*'}/{folder}/*.json")):
+        record = read(path)
+        claim, outcome, done = record["claim"], record["outcome"], record["code"]
+        rows.append(
+            {
+                **{k: claim[k] for k in ("paper", "table", "experiment", "row", "scale", "tuned")},
+                "seed": record["identity"]["seed"],
+                **outcome["metrics"],
+                **{k: outcome[k] for k in ("steps", "curve", "memory", "bytes")},
+                "wall_seconds": record["identity"]["wall_seconds"],
+                **{k: done[k] for k in ("commit", "dirty", "digest")},
+                "device": record["environment"]["device"]["kind"],
+                "path": path.relative_to(root).as_posix(),
+                "record": record,
+            }
+        )
+    columns = ["paper", "table", "experiment", "row", "scale", "tuned", "seed", "loss", "curve", "path", "record"]
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=columns)

@@ -1,0 +1,145 @@
+"""From records to numbers: mean, spread and status of every row and measure of an experiment at one scale."""
+
+import statistics
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from lowcomm.results.claims import NOT_RUN, Verdict, judge, worst
+from lowcomm.results.experiment import (
+    Experiment,
+    Row,
+    at_scale,
+    best_value,
+    claim_measures,
+    home,
+    load,
+    run,
+    tuning_runs,
+)
+from lowcomm.results.measures import MEASURES
+from lowcomm.results.record import RECORDS, read
+from lowcomm.results.reported import Reported, reported
+
+
+@dataclass
+class Cell:
+    """One row and measure: values by seed (None: target not reached), and the records they come from."""
+
+    row: Row
+    measure: str
+    values: dict[int, float | None] = field(default_factory=dict)
+    paths: list[str] = field(default_factory=list)
+    tuned: float | None = None
+    edge: bool = False  # the best value is the first or last of its grid
+    status: str = NOT_RUN
+    of: Row | None = None  # which row is the best of several
+    paper: list[Reported] = field(default_factory=list)
+
+    @property
+    def reached(self) -> list[float]:
+        return [v for v in self.values.values() if v is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Over seeds; None when a seed is missing the target, since the mean of the others would flatter."""
+        return statistics.fmean(self.reached) if self.reached and len(self.reached) == len(self.values) else None
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation over seeds."""
+        return statistics.stdev(self.reached) if len(self.reached) > 1 else None
+
+
+def finished_runs(experiment: Experiment, row: Row, scale: str, records: Path) -> tuple[list, float | None, bool]:
+    """Runs of a row that have a record, at its best tuned value; that value; whether it is at the edge of the grid."""
+    owner, row = home(experiment, row)
+    if scale not in owner.scales or not row.overrides:
+        return [], None, False
+    grid = owner.scales[scale]
+    there = [r for r in tuning_runs(owner, row, scale) if (records / r.path).is_file()]
+    if not there:
+        return [], None, False
+    value = best_value(owner, there, records)
+    runs = [r for s in grid.seeds if (records / (r := run(owner, row, scale, value, s)).path).is_file()]
+    edge = grid.tune is not None and value in (min(grid.tune.values), max(grid.tune.values))
+    return runs, value, edge
+
+
+def run_cell(experiment: Experiment, row: Row, measure: str, scale: str, records: Path) -> Cell:
+    """A row that was trained: the measure of every seed, against the baseline's run of the same seed."""
+    runs, value, edge = finished_runs(experiment, row, scale, records)
+    cell = Cell(row, measure, tuned=value, edge=edge)
+    kind = MEASURES[measure]
+    base = {}
+    if kind.relative:
+        base_runs, _, _ = finished_runs(experiment, experiment.get(experiment.baseline), scale, records)
+        base = {r.seed: read(records / r.path)["outcome"] for r in base_runs}
+    for r in runs:
+        if kind.relative and r.seed not in base:
+            continue
+        cell.values[r.seed] = kind.of(read(records / r.path)["outcome"], base.get(r.seed))
+        cell.paths.append(r.path)
+    return cell
+
+
+def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tuple[list[Cell], list[Verdict]]:
+    """All cells in table order (measures outside, rows inside) with their status, and the verdicts."""
+    if experiment.collection:
+        return collect(experiment, scale, records), []
+    cells: dict[tuple[str, str], Cell] = {}
+    here = {r.row for r in at_scale(experiment, scale)}
+    paper = reported(experiment)
+    for measure in experiment.measures:
+        for row in experiment.rows:
+            if measure in MEASURES and MEASURES[measure].relative and row.row == experiment.baseline:
+                continue  # no distance to itself
+            if experiment.computed:
+                cell = Cell(row, measure, {0: compute(experiment.computed, row.x)}, ["computed"])
+            elif row.row not in here:
+                cell = Cell(row, measure)
+            elif row.best_of:
+                cell = best_cell(row, measure, experiment.measures[0], cells)
+            else:
+                cell = run_cell(experiment, row, measure, scale, records)
+            cell.paper = [r for r in paper if (r.row, r.measure) == (row.row, measure) and r.value is not None]
+            cells[row.row, measure] = cell
+    verdicts = [
+        judge(claim, measure, cells)
+        for claim in experiment.claims
+        for measure in claim_measures(experiment, claim)
+        if claim.scales is None or scale in claim.scales
+    ]
+    for (name, measure), cell in cells.items():
+        judged = [v.status for v in verdicts if v.measure == measure and name in v.claim.rows + v.claim.than]
+        if cell.values:
+            cell.status = worst(judged)
+    return list(cells.values()), verdicts
+
+
+def collect(experiment: Experiment, scale: str, records: Path) -> list[Cell]:
+    """Rows of other tables of the paper, with their numbers and their status there."""
+    found = []
+    for row in experiment.rows:
+        table, _, name = row.cite.partition("/")
+        cells, _ = summarise(load(f"{experiment.paper}/{table}"), scale, records)
+        found += [replace(c, row=row) for c in cells if c.row.row == name and c.measure in experiment.measures]
+    return sorted(found, key=lambda c: experiment.measures.index(c.measure))
+
+
+def compute(name: str, x: float) -> float:
+    """Call a function by its dotted name."""
+    import importlib
+
+    module, _, function = name.rpartition(".")
+    return float(getattr(importlib.import_module(module), function)(x))
+
+
+def best_cell(row: Row, measure: str, by: str, cells: dict[tuple[str, str], Cell]) -> Cell:
+    """The row whose mean of measure `by` is best, with its value of `measure`."""
+    sign = 1 if MEASURES[by].lower else -1
+    known = [c for n in row.best_of if (c := cells[n, by]).mean is not None]
+    if not known:
+        return Cell(row, measure)
+    winner = min(known, key=lambda c: sign * c.mean).row
+    best = cells[winner.row, measure]
+    return replace(best, row=row, values=dict(best.values), status=NOT_RUN, of=winner)

@@ -1,0 +1,122 @@
+"""Tables: what the paper says beside what came out, and whether they agree. Rows of two scales never share a table."""
+
+import os
+from pathlib import Path
+
+import pandas as pd
+
+from lowcomm.results.claims import DIFFERS, number
+from lowcomm.results.experiment import Experiment, at_scale, home, load
+from lowcomm.results.measures import MEASURES
+from lowcomm.results.record import RECORDS, ROOT, read
+from lowcomm.results.summary import Cell, summarise
+
+COLUMNS = ["method", "paper value", "ours", "scale", "status", "record"]
+
+
+def table(name: str, scale: str = "cpu", records: Path = RECORDS, links_from: Path | None = None) -> pd.DataFrame:
+    """Columns `measure` and COLUMNS, one line per row and measure of the experiment `name` (`<paper>/<table>`).
+
+    *matches*: within the stated tolerance of the paper's value; *same order*: the ranking or sign holds at this scale;
+    *differs*: it does not, see DEVIATIONS.md; *not run*. With `links_from` (a folder) records and DEVIATIONS.md are links.
+    """
+    experiment = load(name)
+    cells, _ = summarise(experiment, scale, records)
+    lines = []
+    for cell in cells:
+        status = cell.status
+        if status == DIFFERS and links_from is not None:
+            target = os.path.relpath(ROOT / "DEVIATIONS.md", links_from)
+            status = f"[{status}]({target}#{experiment.folder})"
+        values = [cell.measure, cell.row.method, "; ".join(map(str, cell.paper)), ours(cell), scale, status]
+        lines.append([*values, links(experiment, cell, records, links_from)])
+    return pd.DataFrame(lines, columns=["measure", *COLUMNS])
+
+
+def ours(cell: Cell) -> str:
+    """Mean ± sample s.d. (n); the paper's value never stands here, nor a derived one in the paper's column."""
+    if not cell.values:
+        return ""
+    of = f", {cell.of.method}" if cell.of else ""
+    if cell.mean is None:
+        return f"not reached ({len(cell.reached)} of {len(cell.values)} seeds reach it){of}"
+    if cell.paths == ["computed"]:
+        return number(cell.mean, cell.measure)
+    spread = f" ± {number(cell.spread, cell.measure)}" if cell.spread is not None else ""
+    return f"{number(cell.mean, cell.measure)}{spread} (n = {len(cell.values)}{of})"
+
+
+def links(experiment: Experiment, cell: Cell, records: Path, links_from: Path | None) -> str:
+    """The tuned value and one link per seed."""
+    if not cell.paths or cell.paths == ["computed"]:
+        return "".join(cell.paths)
+    paths = [
+        f"[{seed}]({os.path.relpath(records / path, links_from)})" if links_from else path
+        for seed, path in zip(cell.values, cell.paths, strict=True)
+    ]
+    value = ""
+    if cell.tuned is not None:
+        owner, _ = home(experiment, cell.row)
+        key = next(g.tune.key for g in owner.scales.values() if g.tune)
+        value = f"{key.rpartition('.')[2]} {cell.tuned:g}{' (edge of its grid)' if cell.edge else ''}, seeds "
+    return value + " ".join(paths)
+
+
+def markdown(name: str, scales: list[str], folder: Path, records: Path = RECORDS) -> str:
+    """The page of one table, to lie in `folder`: a section per scale, and the command where nothing was run."""
+    experiment = load(name)
+    parts = [f"# {experiment.folder}: {experiment.title}", experiment.note.strip()]
+    for scale in scales:
+        cells, verdicts = summarise(experiment, scale, records)
+        parts.append(f"## Scale: {scale}")
+        parts.append(legend(experiment, scale, cells, records))
+        lines = table(name, scale, records, folder)
+        for measure in experiment.measures:
+            kind = MEASURES.get(measure)
+            parts.append(f"### {kind.title} ({kind.unit})" if kind else f"### {measure}")
+            part = lines[lines.measure == measure][COLUMNS]
+            parts.append(part.to_markdown(index=False, disable_numparse=True))
+        claims = [f"- {v.claim.text} ({v.measure}): **{v.status}**{'. ' + v.said if v.said else ''}" for v in verdicts]
+        parts.append("\n".join(claims))
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def legend(experiment: Experiment, scale: str, cells: list[Cell], records: Path) -> str:
+    """What the numbers of one scale are: model, length, tuning, seeds, cost; or how to get them."""
+    if experiment.computed:
+        return f"Computed by `{experiment.computed}`."
+    paths = {p for c in cells for p in c.paths}
+    command = f"`python -m lowcomm.reproduce experiment={experiment.name} scale={scale}`"
+    if not paths:
+        planned = experiment.collection or at_scale(experiment, scale)
+        return f"Not run. {command}" if planned else "Nothing is planned at this scale."
+    used = [read(records / p) for p in sorted(paths)]
+    facts = sorted({size(r) for r in used})
+    hours = sum(r["identity"]["wall_seconds"] for r in used) / 3600
+    grids = {tuning(owner, scale) for c in cells for owner in [home(experiment, c.row)[0]] if scale in owner.scales}
+    lines = [*facts, *sorted(g for g in grids if g), f"{len(paths)} runs shown, {hours:.2f} h in all. {command}"]
+    dirty = sum(r["code"]["dirty"] is not None for r in used)
+    if dirty:
+        lines.append(f"{dirty} of them with uncommitted changes of the code.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def size(record: dict) -> str:
+    """Model, parameters, data and length of a run."""
+    config, outcome, data = record["code"]["config"], record["outcome"], record["data"]
+    count = outcome["memory"]["parameters"] // (4 if config["model"]["dtype"] == "float32" else 2)
+    unit = "images" if config["model"]["family"] == "vit" else "tokens"
+    text = f"{config['model']['name']} ({count:,} parameters) on {config['workload']['name']}: {outcome['steps']:,} steps, "
+    return (
+        text
+        + f"{data['units']:,} {unit}, {outcome['evaluation_n']:,.0f} evaluated, {record['environment']['device']['kind']}."
+    )
+
+
+def tuning(experiment: Experiment, scale: str) -> str:
+    grid = experiment.scales[scale]
+    seeds = ", ".join(map(str, grid.seeds))
+    if grid.tune is None:
+        return f"Seeds: {seeds}."
+    values = ", ".join(f"{v:g}" for v in grid.tune.values)
+    return f"`{grid.tune.key}` chosen for every row from {values} with seed {grid.seeds[0]}; seeds: {seeds}."
