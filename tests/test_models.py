@@ -235,22 +235,3 @@ def test_refused_config(family, config, message):
     for function in (parameter_count, lambda cfg: build(cfg, seed=0)):
         with pytest.raises(ConfigError, match=message):
             function(tiny(family, config))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"family": "lama"}, "model.family=lama: one of llama.*did you mean 'llama'"),
-        ({"weights": "gguf"}, "model.weights=gguf: one of random, hub, local"),
-        ({"weights": "local"}, "model.path=None: no such folder; .*model.weights=random"),
-        ({"weights": "local", "path": "no/folder"}, "model.path=no/folder: no such folder; .*model.weights=random"),
-        ({"weights": "hub"}, "model.hub=null"),
-        ({"weights": "hub", "hub": "some/model"}, "model.revision=None: pin the commit of some/model"),
-        ({"weights": "hub", "hub": "some/model", "revision": "main"}, "model.revision=main: pin the commit"),
-    ],
-)
-def test_refused_source(fields, message):
-    cfg = ModelConfig(**{"name": "x", "family": "llama", "config": TINY["llama"], **fields})
-    for function in (parameter_count, lambda cfg: build(cfg, seed=0)):
-        with pytest.raises(ConfigError, match=message):
-            function(cfg)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
@@ -72,6 +73,18 @@ def test_dropout_of_a_checkpoint_is_switched_off(saved):
     assert build(tiny("llama", weights="local", path=str(saved)), seed=0).config.attention_dropout == 0.0
     wanted = tiny("llama", {"attention_dropout": 0.25}, weights="local", path=str(saved))
     assert build(wanted, seed=0).config.attention_dropout == 0.25
+
+
+def test_omegaconf_nodes_and_fp32_rounding(saved):
+    """The door passes its own config node; a GGUF file keeps the norm's epsilon in FP32."""
+    raw = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(raw | {"rms_norm_eps": torch.tensor(1e-6).item()}))
+    cfg = OmegaConf.structured(tiny("llama", {"rms_norm_eps": 1e-6}, weights="local", path=str(saved)))
+    OmegaConf.set_struct(cfg, True)
+    assert build(cfg, seed=0).config.attention_dropout == 0.0
+    cfg.config.rms_norm_eps = 1e-5
+    with pytest.raises(ConfigError, match="model.config.rms_norm_eps=1e-05: the checkpoint has"):
+        build(cfg, seed=0)
 
 
 def test_config_json_of_older_releases(saved):
@@ -148,3 +161,23 @@ def test_refused_checkpoints(saved):
     (saved / "config.json").unlink()
     with pytest.raises(ConfigError, match="there is no config.json"):
         parameter_count(cfg)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"family": "lama"}, "model.family=lama: one of llama.*did you mean 'llama'"),
+        ({"weights": "gguf"}, "model.weights=gguf: one of random, hub, local"),
+        ({"weights": "local"}, "model.path=None: no such folder; .*model.weights=random"),
+        ({"weights": "local", "path": "no/folder"}, "model.path=no/folder: no such folder; .*model.weights=random"),
+        ({"weights": "hub"}, "model.hub=null"),
+        ({"weights": "hub", "hub": "some/model"}, "model.revision=None: pin the commit of some/model"),
+        ({"weights": "hub", "hub": "some/model", "revision": "main"}, "model.revision=main: pin the commit"),
+        ({"weights": "hub", "hub": "some/model", "revision": SHA[:7]}, f"model.revision={SHA[:7]}: pin the commit"),
+    ],
+)
+def test_refused_source(fields, message):
+    cfg = ModelConfig(**{"name": "x", "family": "llama", "config": TINY["llama"], **fields})
+    for function in (parameter_count, lambda cfg: build(cfg, seed=0)):
+        with pytest.raises(ConfigError, match=message):
+            function(cfg)
