@@ -20,8 +20,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lowcomm.results import experiment as experiments
-from lowcomm.results import record
-from lowcomm.results.experiment import Experiment, Run
+from lowcomm.results import provenance, record
+from lowcomm.results.experiment import Experiment
+from lowcomm.results.grid import Run, plan
 from lowcomm.results.pool import work_through
 
 LOGS = Path("runs/reproduce")
@@ -91,7 +92,7 @@ def execute(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> P
     tried: set[str] = set()
 
     def now() -> tuple[list[Run], list[Run], int]:
-        return experiments.plan(chosen, scale, lambda run: is_done(run, records), records)
+        return plan(chosen, scale, lambda run: is_done(run, records), records)
 
     def next_run() -> Run | None:
         run = next((r for r in now()[1] if r.path not in tried), None)
@@ -123,7 +124,7 @@ def refuse_twins(runs: list[Run]) -> None:
 
 def show(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> None:
     """The grid: state, estimated seconds and command of every run."""
-    finished, ready, waiting = experiments.plan(chosen, scale, lambda run: is_done(run, records), records)
+    finished, ready, waiting = plan(chosen, scale, lambda run: is_done(run, records), records)
     for state, runs in (("done", finished), ("missing", ready)):
         for run in runs:
             print(f"{state:8}{duration(run.seconds):>8}  {label(run)}\n{'':18}{run.command}")
@@ -145,7 +146,7 @@ def select(experiment: str | None, paper: str | None) -> list[Experiment]:
 
 def check_evidence(scale: str) -> None:
     """Before any work: can what will be written be evidence? Raises ValueError with the remedy."""
-    state = record.source_state()
+    state = provenance.source_state()
     if state["commit"] is None and scale != "smoke":
         raise ValueError(f"scale={scale}: evidence names a commit; run in a git checkout with git installed")
     if state["dirty"] and scale in ("gpu", "paper"):
@@ -159,15 +160,16 @@ def main(cfg: DictConfig) -> None:
     try:
         if cfg.jobs < 1:
             raise ValueError(f"jobs={cfg.jobs}: must be at least 1")
-        chosen = select(HydraConfig.get().runtime.choices["experiment"], cfg.paper)
+        choices = HydraConfig.get().runtime.choices
+        chosen, scale = select(choices["experiment"], cfg.paper), choices["scale"]
         if cfg.list:
-            return show(chosen, cfg.scale, cfg.jobs, records)
-        check_evidence(cfg.scale)
-        progress = execute(chosen, cfg.scale, cfg.jobs, records)
+            return show(chosen, scale, cfg.jobs, records)
+        check_evidence(scale)
+        progress = execute(chosen, scale, cfg.jobs, records)
         if cfg.render:
             from lowcomm.results.render import render
 
-            for path in render(chosen, cfg.scale, records):
+            for path in render(chosen, scale, records):
                 print(f"wrote {os.path.relpath(path)}")
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None

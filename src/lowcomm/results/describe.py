@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from lowcomm.config import digest, identity, run_name
-from lowcomm.results import record
+from lowcomm.results import provenance
 from lowcomm.session import peak_memory
 from lowcomm.tracking import read_metrics
 from lowcomm.workloads import Workload
@@ -27,7 +27,7 @@ def describe(
     memory: dict[str, int],
     weights: dict[str, Tensor],
 ) -> dict[str, Any]:
-    """All fields of `lowcomm.results.record`; `memory` is measured bytes by kind of state, `weights` what was evaluated."""
+    """All fields of `lowcomm.results.record`; `memory`: bytes by kind of state; `weights`: what was evaluated."""
     lines = read_metrics(run_dir)
     evals = [line for line in lines if "eval/loss" in line]
     rounds = [line["comm/bytes"] for line in lines if "comm/bytes" in line]
@@ -46,8 +46,8 @@ def describe(
             "wall_seconds": round((finished - started).total_seconds(), 1),
         },
         "claim": claim,
-        "code": record.code(local(identity(cfg)), digest(cfg), [local(o) for o in overrides]),
-        "environment": record.environment(processes=ranks),
+        "code": provenance.code(local(identity(cfg)), digest(cfg), [local(o) for o in overrides]),
+        "environment": provenance.environment(processes=ranks),
         "data": workload.describe() | {"units": samples * workload.units_per_sample, "order_seed": cfg.seed},
         "outcome": {
             "metrics": {k.removeprefix("eval/"): v for k, v in evals[-1].items() if k in ("eval/loss", "eval/accuracy")}
@@ -63,7 +63,7 @@ def describe(
 
 
 def train_losses(lines: list[dict[str, Any]]) -> list[float]:
-    """For every evaluation the mean training loss of the steps since the one before; at the start that of the first step."""
+    """For every evaluation the mean training loss of the steps since the last one; at the start, of the first step."""
     means, total, begin, last = [], 0.0, 0, 0
     for line in lines:
         if "train/loss" in line:

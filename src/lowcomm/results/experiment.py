@@ -1,10 +1,9 @@
-"""The grid of one table: `conf/experiment/<paper>/<table>.yaml`, read strictly, and unfolded into runs.
+"""The grid of one table: `conf/experiment/<paper>/<table>.yaml`, read strictly, and checked.
 
-One name runs through: `gpa/table2` is the experiment, `records/<scale>/gpa-table2/` its evidence, `tables/gpa-table2.md`
-its table. A row that another table already has is cited (`cite: table2/adamw`), never run twice.
+One name runs through: `gpa/table2` is the experiment, `records/<scale>/gpa-table2/` its evidence,
+`tables/gpa-table2.md` its table. A row that another table already has is cited (`cite: table2/adamw`), never run twice.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,7 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lowcomm.results.measures import MEASURES
-from lowcomm.results.record import RECORDS, ROOT, read
+from lowcomm.results.record import ROOT
 
 EXPERIMENTS = ROOT / "conf" / "experiment"
 
@@ -97,35 +96,6 @@ class Experiment:
         return next(r for r in self.rows if r.row == row)
 
 
-@dataclass(frozen=True)
-class Run:
-    """One training run of a grid."""
-
-    experiment: str
-    row: str
-    scale: str
-    seed: int
-    tuned: float | None
-    overrides: tuple[str, ...]
-    seconds: float
-
-    @property
-    def path(self) -> str:
-        """Relative to the records' folder."""
-        value = "" if self.tuned is None else f"-{self.tuned:g}"
-        return f"{self.scale}/{self.experiment.replace('/', '-')}/{self.row}{value}-seed{self.seed}.json"
-
-    @property
-    def command(self) -> str:
-        return "python -m lowcomm.train " + " ".join(self.overrides)
-
-    @property
-    def claim(self) -> dict[str, Any]:
-        paper, _, table = self.experiment.partition("/")
-        names = ("experiment", "row", "scale", "tuned")
-        return {"paper": paper, "table": table, **{n: getattr(self, n) for n in names}}
-
-
 def names(paper: str | None = None, root: Path = EXPERIMENTS) -> list[str]:
     """Names of all experiments, or of one paper's."""
     return sorted(f.relative_to(root).with_suffix("").as_posix() for f in root.glob(f"{paper or '*'}/*.yaml"))
@@ -194,58 +164,3 @@ def home(experiment: Experiment, row: Row, root: Path = EXPERIMENTS) -> tuple[Ex
     table, _, name = row.cite.partition("/")
     other = load(f"{experiment.paper}/{table}", root)
     return other, other.get(name)
-
-
-def at_scale(experiment: Experiment, scale: str) -> list[Row]:
-    """The rows of the table that a scale has; cited ones only where their home has them."""
-    grid = experiment.scales.get(scale)
-    return [r for r in experiment.rows if grid is not None and (grid.rows is None or r.row in grid.rows)]
-
-
-def run(experiment: Experiment, row: Row, scale: str, tuned: float | None, seed: int) -> Run:
-    grid = experiment.scales[scale]
-    value = [] if tuned is None else [f"{grid.tune.key}={tuned:g}"]
-    overrides = [f"scale={scale}", *experiment.common, *grid.overrides, *row.overrides, *value, f"seed={seed}"]
-    return Run(experiment.name, row.row, scale, seed, tuned, tuple(overrides), grid.seconds)
-
-
-def tuning_runs(experiment: Experiment, row: Row, scale: str) -> list[Run]:
-    """All values with the first seed, or that seed alone where nothing is tuned."""
-    grid = experiment.scales[scale]
-    return [run(experiment, row, scale, v, grid.seeds[0]) for v in (grid.tune.values if grid.tune else [None])]
-
-
-def best_value(experiment: Experiment, runs: list[Run], records: Path) -> float | None:
-    """The tuned value whose run ended best by the first measure; the lower value on a tie."""
-    measure = MEASURES[experiment.measures[0]]
-    sign = 1 if measure.lower else -1
-    return min(runs, key=lambda r: (sign * measure.of(read(records / r.path)["outcome"], None), r.tuned or 0)).tuned
-
-
-def plan(
-    experiments: list[Experiment],
-    scale: str,
-    done: Callable[[Run], bool],
-    records: Path = RECORDS,
-    root: Path = EXPERIMENTS,
-) -> tuple[list[Run], list[Run], int]:
-    """Runs that are finished, runs that could start now, and how many still wait for a row's tuning.
-
-    `done(run)` says whether its record is there. Cited rows are planned at their home, each run once.
-    """
-    finished, ready, waiting, seen = [], [], 0, set()
-    for experiment, row in (home(e, r, root) for e in experiments for r in at_scale(e, scale)):
-        if (experiment.name, row.row) in seen or not row.overrides or scale not in experiment.scales:
-            continue
-        seen.add((experiment.name, row.row))
-        first = tuning_runs(experiment, row, scale)
-        finished += [r for r in first if done(r)]
-        ready += [r for r in first if not done(r)]
-        seeds = experiment.scales[scale].seeds[1:]
-        if not all(done(r) for r in first):
-            waiting += len(seeds)
-            continue
-        value = best_value(experiment, first, records)
-        for other in (run(experiment, row, scale, value, s) for s in seeds):
-            (finished if done(other) else ready).append(other)
-    return finished, ready, waiting

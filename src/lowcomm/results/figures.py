@@ -1,4 +1,4 @@
-"""Figures from records: curves over steps, lines over H, learning rates, bars. Seeds are a band, one color per method."""
+"""Figures from records: curves over steps, lines over H, learning rates, bars. Seeds are bands, colors are methods."""
 
 import statistics
 from pathlib import Path
@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lowcomm.results.experiment import Experiment, home, load, tuning_runs
+from lowcomm.results.experiment import Experiment, home, load
+from lowcomm.results.grid import tuning_runs
 from lowcomm.results.measures import MEASURES, Measure
 from lowcomm.results.record import RECORDS, read
 from lowcomm.results.summary import Cell, summarise

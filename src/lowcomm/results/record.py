@@ -5,41 +5,35 @@
      "claim":       null | {paper, table, row, experiment, scale, tuned},
      "code":        {commit, dirty, sources, overrides, config, digest},
      "environment": {versions, lock, device, threads, processes, deterministic},
-     "data":        {name, revision, files, units, order_seed, ...},
+     "data":        {name, revision, units, order_seed, hashes ...},
      "outcome":     {metrics, evaluation_n, steps, curve, bytes, memory, weights}}
 
 `outcome.curve` is columnar, `{"step": [...], "loss": [...], ...}`, one entry per evaluation; further columns by name
-(`accuracy`, `train_loss`: mean since the evaluation before). `outcome.metrics` holds the values at the end. `outcome.memory` is in
-bytes: `parameters`, `peak`, and each kind of state that training keeps beside the model and its gradients.
-A record with a claim is evidence: it is written once, atomically, and is refused when anything in it is unknown, private
-or not reproducible. A record without one describes a run made by hand.
+(`accuracy`, `train_loss`: mean since the evaluation before). `outcome.metrics` holds the values at the end.
+`outcome.memory` is in bytes: `parameters`, `peak`, and each kind of state that training keeps beside the model and its
+gradients. A record with a claim is evidence: it is written once, atomically, and is refused when anything in it is
+unknown, private or not reproducible. A record without one describes a run made by hand.
 """
 
 import getpass
-import hashlib
-import importlib.metadata
 import json
 import math
 import os
-import platform
 import re
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDS = ROOT / "paper_figures" / "records"
-SOURCES = ("src", "conf")  # what decides a result; evidence itself may be uncommitted
-PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "schedulefree", "hydra-core", "safetensors", "scikit-learn")
 
 FIELDS: dict[str, tuple[str, ...]] = {
     "identity": ("name", "seed", "started", "finished", "wall_seconds"),
     "claim": ("paper", "table", "row", "experiment", "scale", "tuned"),
     "code": ("commit", "dirty", "sources", "overrides", "config", "digest"),
     "environment": ("versions", "lock", "device", "threads", "processes", "deterministic"),
-    "data": ("name", "revision", "files", "units", "order_seed"),
+    "data": ("name", "revision", "units", "order_seed"),
     "outcome": ("metrics", "evaluation_n", "steps", "curve", "bytes", "memory", "weights"),
 }
 PRIVATE = ("host", "hostname", "user", "username", "node", "cwd", "home")
@@ -127,61 +121,6 @@ def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(value, f"{prefix}.{key}" if prefix else str(key))
 
 
-def environment(processes: int = 1) -> dict[str, Any]:
-    """Where a run happens, without saying whose machine: versions, lock, kind of device, threads, determinism."""
-    import torch  # records are also read where nobody trains
-
-    cuda = torch.cuda.is_available()
-    device = {
-        "kind": torch.cuda.get_device_name() if cuda else f"cpu {platform.machine()}",
-        "capability": torch.version.cuda if cuda else torch.backends.cpu.get_cpu_capability(),
-        "count": torch.cuda.device_count() if cuda else 1,
-    }
-    lock = ROOT / "requirements.lock"
-    return {
-        "versions": {"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in PACKAGES}},
-        "lock": hashlib.sha256(lock.read_bytes()).hexdigest(),
-        "device": device,
-        "threads": torch.get_num_threads(),
-        "processes": processes,
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
-
-
-def code(config: dict[str, Any], digest: str, overrides: list[str]) -> dict[str, Any]:
-    """Which code and configuration: commit, hash of uncommitted changes (null when clean), hash of all sources.
-
-    `config` is the resolved part that decides the result (`lowcomm.config.identity`), `digest` its hash. Without git the
-    commit is null: `check` then refuses the record as evidence, except at scale smoke.
-    """
-    overrides = [o for o in overrides if not o.lstrip("+").startswith(("run_dir", "logger", "stop_after"))]
-    return {**source_state(), "overrides": overrides, "config": config, "digest": digest}
-
-
-def source_state(root: Path = ROOT) -> dict[str, str | None]:
-    """{commit, dirty, sources} of the checkout at `root`."""
-    files = sorted(f for d in SOURCES for f in (root / d).rglob("*") if f.suffix in (".py", ".yaml"))
-    total = hashlib.sha256()
-    for file in files:
-        total.update(f"{file.relative_to(root).as_posix()}\0".encode() + file.read_bytes() + b"\0")
-    try:
-        commit = git(root, "rev-parse", "HEAD").strip()
-    except (OSError, subprocess.CalledProcessError):  # no git, or a copy of the sources without history
-        return {"commit": None, "dirty": None, "sources": total.hexdigest()}
-    dirty = None
-    if git(root, "status", "--porcelain", "--", *SOURCES).strip():
-        new = git(root, "ls-files", "--others", "--exclude-standard", "--", *SOURCES).split("\n")[:-1]
-        change = git(root, "diff", "HEAD", "--", *SOURCES) + "".join(
-            f"{f}\n{(root / f).read_bytes().hex()}" for f in new
-        )
-        dirty = hashlib.sha256(change.encode()).hexdigest()
-    return {"commit": commit, "dirty": dirty, "sources": total.hexdigest()}
-
-
-def git(root: Path, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True).stdout
-
-
 def read(path: Path) -> dict[str, Any]:
     """One checked record; raises RecordError naming the file."""
     try:
@@ -195,8 +134,9 @@ def read(path: Path) -> dict[str, Any]:
 def load_records(scale: str | None = None, experiment: str | None = None, root: Path = RECORDS):
     """All committed records as a `pandas.DataFrame`, one row a run, sorted by path.
 
-    Columns: paper, table, experiment, row, scale, tuned, seed, one per final metric (`loss`, `accuracy`, ...), steps, curve (dict of
-    lists), memory, bytes, wall_seconds, commit, dirty, digest, device, path (relative to `root`) and the whole `record`.
+    Columns: paper, table, experiment, row, scale, tuned, seed, one per final metric (`loss`, `accuracy`, ...), steps,
+    curve (dict of lists), memory, bytes, wall_seconds, commit, dirty, digest, device, path (relative to `root`) and the
+    whole `record`.
     `experiment` is `<paper>/<table>`. An empty frame when nothing was run.
     """
     import pandas as pd

@@ -11,9 +11,10 @@ COMMITTED = ("cpu", "gpu", "paper")  # on one page; smoke shows that everything 
 
 
 def render(experiments: Iterable[Experiment] | None = None, scale: str = "cpu", records: Path = RECORDS) -> list[Path]:
-    """Tables and figures of the experiments (all by default) beside the folder of the records; returns the files written.
+    """Tables and figures of the experiments (all by default) beside the folder of the records; returns the files.
 
-    A page holds all scales but smoke: cpu and paper always, so that it says what was not run, gpu where there are records.
+    A page holds all scales but smoke: cpu and paper always, so that it says what was not run, gpu where there are
+    records.
     """
     from lowcomm.results.figures import figure, save
 

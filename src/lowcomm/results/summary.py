@@ -5,17 +5,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from lowcomm.results.claims import NOT_RUN, Verdict, judge, worst
-from lowcomm.results.experiment import (
-    Experiment,
-    Row,
-    at_scale,
-    best_value,
-    claim_measures,
-    home,
-    load,
-    run,
-    tuning_runs,
-)
+from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load
+from lowcomm.results.grid import at_scale, best_value, run, tuning_runs
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, read
 from lowcomm.results.reported import Reported, reported

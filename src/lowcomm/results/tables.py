@@ -6,7 +6,8 @@ from pathlib import Path
 import pandas as pd
 
 from lowcomm.results.claims import DIFFERS, number
-from lowcomm.results.experiment import Experiment, at_scale, home, load
+from lowcomm.results.experiment import Experiment, home, load
+from lowcomm.results.grid import at_scale
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, ROOT, read
 from lowcomm.results.summary import Cell, summarise
@@ -18,7 +19,8 @@ def table(name: str, scale: str = "cpu", records: Path = RECORDS, links_from: Pa
     """Columns `measure` and COLUMNS, one line per row and measure of the experiment `name` (`<paper>/<table>`).
 
     *matches*: within the stated tolerance of the paper's value; *same order*: the ranking or sign holds at this scale;
-    *differs*: it does not, see DEVIATIONS.md; *not run*. With `links_from` (a folder) records and DEVIATIONS.md are links.
+    *differs*: it does not, see DEVIATIONS.md; *not run*. With `links_from` (a folder) records and DEVIATIONS.md are
+    links.
     """
     experiment = load(name)
     cells, _ = summarise(experiment, scale, records)
@@ -104,12 +106,13 @@ def legend(experiment: Experiment, scale: str, cells: list[Cell], records: Path)
 def size(record: dict) -> str:
     """Model, parameters, data and length of a run."""
     config, outcome, data = record["code"]["config"], record["outcome"], record["data"]
-    count = outcome["memory"]["parameters"] // (4 if config["model"]["dtype"] == "float32" else 2)
-    unit = "images" if config["model"]["family"] == "vit" else "tokens"
-    text = f"{config['model']['name']} ({count:,} parameters) on {config['workload']['name']}: {outcome['steps']:,} steps, "
+    model = config["model"]
+    count = outcome["memory"]["parameters"] // (4 if model["dtype"] == "float32" else 2)
+    evaluated = outcome["evaluation_n"]
+    unit = "images" if model["family"] == "vit" else "tokens"
     return (
-        text
-        + f"{data['units']:,} {unit}, {outcome['evaluation_n']:,.0f} evaluated, {record['environment']['device']['kind']}."
+        f"{model['name']} ({count:,} parameters) on {config['workload']['name']}: {outcome['steps']:,} steps, "
+        f"{data['units']:,} {unit}, {evaluated:,.0f} evaluated; {record['environment']['device']['kind']}."
     )
 
 
