@@ -8,6 +8,7 @@ READY ?= $(VENV)/.ready
 PY ?= $(VENV)/bin/python
 SCALE ?= smoke
 JOBS ?= 2
+NOTEBOOKS := $(wildcard notebooks/*.ipynb)
 FEW := scale.steps=32 scale.eval_every=32 scale.eval_samples=32 logger.progress=false # one round of H = 30 and a part
 
 .DEFAULT_GOAL := help
@@ -28,7 +29,7 @@ $(READY): requirements.lock
 lint: $(READY) ## style of the code, outputs left in notebooks
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m nbstripout --verify $(wildcard notebooks/*.ipynb) </dev/null
+	$(PY) -m nbstripout --verify $(NOTEBOOKS) </dev/null
 
 test: $(READY) ## the test suite
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) tests
@@ -40,9 +41,17 @@ smoke: $(READY) ## a few steps of every algorithm preset, on text and on images
 
 reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke|cpu|gpu|paper
 	$(PY) -m lowcomm.reproduce scale=$(SCALE) jobs=$(JOBS)
+	$(MAKE) notebooks
 
-reproduce-gpa: $(READY) ## the same for the tables of one paper
+reproduce-gpa: $(READY) ## the same for the tables of the GPA paper
 	$(PY) -m lowcomm.reproduce paper=gpa scale=$(SCALE) jobs=$(JOBS)
+	$(MAKE) notebooks
+
+tables: $(READY) ## tables and figures again, from the records alone
+	$(PY) -m lowcomm.results
+
+notebooks: $(READY) ## run the notebooks on the records; pages in runs/notebooks
+	$(PY) -m nbconvert --execute --to html --output-dir runs/notebooks $(NOTEBOOKS)
 
 bench: $(READY) ## speed and memory against plain PyTorch, in one process, medians and ratios
 	for script in bench/*.py; do OMP_NUM_THREADS=1 $(PY) $$script || exit 1; done
