@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lowcomm.outer.aggregate.stack import average, declares, worker_delta
+from lowcomm.outer.aggregate.stack import average, declares, each_worker
 
 
 @declares("sum")
@@ -16,7 +16,7 @@ def mean(deltas: Tensor) -> Tensor:
 
     Source: IsoLoCo (arXiv 2607.03011) Algorithm 1 without the correction; task arithmetic with scale ``lr / W``.
     """
-    return average((worker_delta(deltas, worker) for worker in range(len(deltas))), len(deltas))
+    return average(each_worker(deltas), len(deltas))
 
 
 @declares("two sums")
@@ -34,18 +34,17 @@ def ties(deltas: Tensor, density: float = 0.9, rule: Literal["paper", "original"
     """
     if rule not in ("paper", "original"):
         raise ValueError(f"rule={rule!r}: choose paper or original")
-    masks = [_largest(worker_delta(deltas, w), density, exact=rule == "paper") for w in range(len(deltas))]
+    masks = [_largest(delta, density, exact=rule == "paper") for delta in each_worker(deltas)]
     votes = torch.zeros_like(deltas[0], dtype=torch.float64)
-    for worker, mask in enumerate(masks):
-        votes += worker_delta(deltas, worker) * mask
+    for delta, mask in zip(each_worker(deltas), masks, strict=True):
+        votes += delta * mask
     elected = votes.sign()
     if rule == "original":
         elected = torch.where(elected == 0, elected.sum().sign(), elected)
 
-    total = torch.zeros_like(worker_delta(deltas, 0))
+    total = torch.zeros_like(deltas[0], dtype=torch.promote_types(deltas.dtype, torch.float32))
     count = torch.zeros_like(total)
-    for worker, mask in enumerate(masks):
-        delta = worker_delta(deltas, worker)
+    for delta, mask in zip(each_worker(deltas), masks, strict=True):
         agrees = mask & (delta.sign() == elected) & (elected != 0)
         total += delta * agrees
         count += agrees
@@ -67,16 +66,16 @@ def dare(
 ) -> Tensor:
     """DARE: the mean of every worker's :func:`sparsify`.
 
-    ``generator`` advances by one draw; worker ``w``'s mask follows from that draw and ``w`` alone, so it depends neither
-    on the number of workers nor on the rank that draws it. For masks that a resumed run repeats, make the generator
-    with ``keyed_generator(seed, round, name)``.
+    ``generator`` advances by one draw; worker ``w``'s mask follows from that draw and ``w`` alone, not from the number
+    of workers or the rank that draws it. For masks that a resumed run repeats, make the generator with
+    ``keyed_generator(seed, round, name)``.
 
     Source: arXiv 2311.03099 as applied by IsoLoCo (arXiv 2607.03011). Raises ValueError as :func:`sparsify` does.
     """
     draw = int(torch.randint(2**62, (), generator=generator, device=generator.device))
     kept = (
-        sparsify(worker_delta(deltas, worker), drop, mask, generator=keyed_generator(draw, worker, like=generator))
-        for worker in range(len(deltas))
+        sparsify(delta, drop, mask, generator=keyed_generator(draw, worker, like=generator))
+        for worker, delta in enumerate(each_worker(deltas))
     )
     return average(kept, len(deltas))
 

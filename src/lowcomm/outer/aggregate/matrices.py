@@ -7,7 +7,9 @@ from torch import Tensor
 
 from lowcomm.outer import isotropy
 from lowcomm.outer.aggregate.elementwise import mean
-from lowcomm.outer.aggregate.stack import declares, worker_delta
+from lowcomm.outer.aggregate.stack import declares, each_worker
+
+Triplets = tuple[Tensor, Tensor, Tensor]
 
 
 @declares("sum")
@@ -18,8 +20,9 @@ def iso_c(
     total: Literal["mean", "sum"] = "mean",
     flatten: bool = False,
 ) -> Tensor:
-    """Iso-C: the mean over workers with all its singular values made equal by :func:`lowcomm.outer.isotropy.isotropize`.
+    """Iso-C: the mean over workers with all its singular values made equal.
 
+    ``method``, ``scale``: of :func:`lowcomm.outer.isotropy.isotropize`, whose errors it raises.
     ``total``: ``mean`` is IsoLoCo's (arXiv 2607.03011, Algorithm 1); ``sum`` is Iso-C's own (arXiv 2502.04959) for
     matrices, W times as much, and the mean for the rest.
     """
@@ -56,17 +59,16 @@ def tsv(deltas: Tensor, method: Literal["svd", "gram"] = "gram", flatten: bool =
     Source: arXiv 2412.00081 as applied by IsoLoCo (arXiv 2607.03011). Null triplets take no part, so equal or
     rank-deficient deltas have one result.
     """
-    sample = _as_matrix(worker_delta(deltas, 0), flatten)
-    if sample is None or len(deltas) == 1:
+    first = next(each_worker(deltas))
+    if len(deltas) == 1 or _as_matrix(first, flatten) is None:
         return mean(deltas)
-    k = max(1, min(sample.shape) // len(deltas))
     parts = []
-    for worker in range(len(deltas)):
-        u, sigma, vh = isotropy.triplets(_as_matrix(worker_delta(deltas, worker), flatten), method)
-        parts.append((u[:, :k], sigma[:k], vh[:k]))
+    for delta in each_worker(deltas):
+        matrix = _as_matrix(delta, flatten)
+        parts.append(_leading(isotropy.triplets(matrix, method), max(1, min(matrix.shape) // len(deltas))))
     u, sigma, vh = _stacked(parts)
     merged = (isotropy.polar(u, method) * sigma) @ isotropy.polar(vh, method)
-    return merged.to(sample.dtype).view(deltas.shape[1:])
+    return merged.to(first.dtype).view(first.shape)
 
 
 @declares("all")
@@ -92,14 +94,14 @@ def iso_cts(
     # Rounding up must not ask for more directions than there are (W > r with a small common share).
     own = min(round((rank - int(common * rank)) / workers), rank // workers)
     shared = rank - own * workers
-    u, sigma, vh = isotropy.triplets(matrix, method)
+    whole = isotropy.triplets(matrix, method)
     # What is left of a worker after projection may be rounding noise; it is null beside the mean's own scale.
-    floor = isotropy.null_below(matrix, sigma)
-    u, parts = u[:, :shared], [(u[:, :shared], sigma[:shared], vh[:shared])]
-    for worker in range(workers if own else 0):
-        delta = _as_matrix(worker_delta(deltas, worker), flatten).double() / workers
-        own_u, own_sigma, own_vh = isotropy.triplets(delta - u @ (u.T @ delta), method, floor)
-        parts.append((own_u[:, :own], own_sigma[:own], own_vh[:own]))
+    floor = isotropy.null_below(matrix, whole[1])
+    parts = [_leading(whole, shared)]
+    basis = parts[0][0]
+    for delta in each_worker(deltas) if own else ():
+        delta = _as_matrix(delta, flatten).double() / workers
+        parts.append(_leading(isotropy.triplets(delta - basis @ (basis.T @ delta), method, floor), own))
     u, sigma, vh = _stacked(parts)
     level = sigma.sum() / rank * (isotropy.polar(u, method) @ isotropy.polar(vh, method))
     return level.to(average.dtype).view(average.shape)
@@ -112,6 +114,11 @@ def _as_matrix(tensor: Tensor, flatten: bool) -> Tensor | None:
     return tensor.flatten(1) if flatten and tensor.ndim > 2 else None
 
 
-def _stacked(parts: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+def _leading(triplets: Triplets, count: int) -> Triplets:
+    u, sigma, vh = triplets
+    return u[:, :count], sigma[:count], vh[:count]
+
+
+def _stacked(parts: list[Triplets]) -> Triplets:
     u, sigma, vh = zip(*parts, strict=True)
     return torch.cat(u, dim=1), torch.cat(sigma), torch.cat(vh)

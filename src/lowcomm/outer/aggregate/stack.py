@@ -1,7 +1,7 @@
 """What all merging rules share: the checked view of a stack, and what a rule needs from the workers."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
@@ -35,20 +35,23 @@ def takes_generator(rule: Callable) -> bool:
     return parameter is not None and parameter.default is parameter.empty
 
 
-def average(parts: Iterable[Tensor], workers: int) -> Tensor:
+def average(parts: Iterator[Tensor], workers: int) -> Tensor:
     """Mean in the given order, one part in memory at a time."""
-    parts = iter(parts)
     total = next(parts).clone()
     for part in parts:
         total += part
     return total / workers
 
 
-def worker_delta(deltas: Tensor, worker: int) -> Tensor:
-    """One worker's delta in the working precision, not a copy where it has that already; ValueError if not finite."""
-    if not deltas.is_floating_point() or deltas.numel() == 0:
+def each_worker(deltas: Tensor) -> Iterator[Tensor]:
+    """The workers' deltas in order and in the working precision, not copies where they have that already.
+
+    Raises ValueError for anything but a non-empty floating-point stack, and when it comes to a non-finite delta.
+    """
+    if deltas.ndim == 0 or deltas.numel() == 0 or not deltas.is_floating_point():
         raise ValueError(f"deltas of {deltas.dtype} and shape {tuple(deltas.shape)}: need a non-empty float stack")
-    low, high = torch.aminmax(deltas[worker])
-    if not (torch.isfinite(low) and torch.isfinite(high)):
-        raise ValueError(f"non-finite pseudo-gradient from worker {worker}: lower its learning rate or clip")
-    return deltas[worker] if deltas.dtype == torch.float64 else deltas[worker].float()
+    for worker, delta in enumerate(deltas):
+        low, high = torch.aminmax(delta)
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise ValueError(f"non-finite pseudo-gradient from worker {worker}: lower its learning rate or clip")
+        yield delta if delta.dtype == torch.float64 else delta.float()
