@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from schedulefree import AdamWScheduleFree
+
+from lowcomm.optim import GPA, GPAAdamW, mu_x_from_horizon
 from tests.optim.problems import START, close, gradient, point, sequences, steps
 from tests.reference import gpa as ref
 from tests.toys import CURVATURE
-
-from lowcomm.optim import GPA, GPAAdamW, mu_x_from_horizon
 
 GOLDEN = {case["name"]: case for case in json.loads((Path(__file__).parents[1] / "golden" / "gpa.json").read_text())}
 W0 = START.tolist()
