@@ -1,10 +1,13 @@
 """One lock, exact and closed: environment.yml, make and the package metadata cannot disagree with it."""
 
+import hashlib
+import importlib.util
 import re
 import tomllib
 from importlib.metadata import requires, version
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -72,3 +75,55 @@ def test_the_lock_is_the_only_list_that_is_installed() -> None:
         'run(*install, "--no-deps", "-e", ROOT)',
     ]
     assert not re.search(r"\bpip\b", (ROOT / "Makefile").read_text() + (ROOT / ".ci" / "run").read_text())
+
+
+def tool():
+    """tools/environment.py as a module."""
+    spec = importlib.util.spec_from_file_location("environment_tool", ROOT / "tools" / "environment.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("log", "advice"),
+    [
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device", "disk is full"),
+        ("NewConnectionError: Failed to establish a new connection: [Errno 111] Connection refused", "network"),
+        ("ERROR: No matching distribution found for torch==2.13.0", "no file of torch==2.13.0"),
+        ("The virtual environment was not created because ensurepip is not available.", "python3.11-venv"),
+        ("error: command 'gcc' failed: No such file or directory", "C compiler"),
+        ("something new", "message above"),
+    ],
+)
+def test_a_failed_install_names_its_remedy(log: str, advice: str) -> None:
+    assert advice in tool().remedy(log)
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(SystemExit, match="left alone"):
+        tool().check_place(tmp_path)
+
+
+def test_too_little_disk_is_said_before_anything_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tool()
+    monkeypatch.setattr(module, "NEEDED_GB", 1e9)
+    with pytest.raises(SystemExit, match="GB of free disk are needed"):
+        module.check_place(tmp_path / "venv")
+
+
+@pytest.mark.parametrize(("stamp", "steps"), [(None, ["venv", "-r", "-e"]), ("other lock", ["-r", "-e"]), ("same", [])])
+def test_interrupted_is_rebuilt_outdated_is_updated_ready_is_left(
+    stamp: str | None, steps: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, calls = tool(), []
+    monkeypatch.setattr(module, "run", lambda *words: calls.append(next(w for w in words if w in ("venv", "-r", "-e"))))
+    monkeypatch.setattr(module, "check_place", lambda venv: None)
+    monkeypatch.setattr("sys.argv", ["environment.py", "--venv", str(tmp_path)])
+    digest = hashlib.sha256((ROOT / "requirements.lock").read_bytes()).hexdigest()
+    if stamp:
+        (tmp_path / ".ready").write_text(digest if stamp == "same" else stamp)
+    module.main()
+    assert calls == steps
+    assert (tmp_path / ".ready").read_text() == digest
