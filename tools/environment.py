@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-NEEDED_GB = 4  # 2.6 GB in the environment (CPU build of torch) and room for pip to unpack
+NEEDED_GB = 4  # 2.5 GB for the environment with the CPU build of torch, and room for pip to unpack
 
 REMEDIES = (
     (r"No space left|Errno 28|Disk quota", "The disk is full: free some space (or point TMPDIR to another disk)."),
