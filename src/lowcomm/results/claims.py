@@ -4,15 +4,10 @@ import math
 import statistics
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
+from lowcomm.results.cell import DIFFERS, MATCHES, NOT_RUN, SAME, Cell, number
 from lowcomm.results.experiment import Claim
 from lowcomm.results.measures import MEASURES
-
-if TYPE_CHECKING:
-    from lowcomm.results.summary import Cell
-
-MATCHES, SAME, DIFFERS, NOT_RUN = "matches", "same order", "differs", "not run"
 
 
 @dataclass
@@ -30,7 +25,7 @@ def worst(statuses: list[str]) -> str:
     return min(statuses, key=order.index) if statuses else NOT_RUN
 
 
-def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], "Cell"]) -> Verdict:
+def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Verdict:
     """Hold one claim against the cells of one measure."""
     mine = [cells[n, measure] for n in claim.rows if cells[n, measure].values]
     verdict = partial(Verdict, claim, measure)
@@ -76,8 +71,3 @@ def compare(a: Cell, b: Cell, measure: str) -> str:
             f"; difference {number(statistics.fmean(gaps), measure)}{spread}, better with {wins} of {len(gaps)} seeds"
         )
     return text
-
-
-def number(value: float, measure: str) -> str:
-    kind = MEASURES.get(measure)
-    return f"{value:.4f}" if kind is None else f"{kind.scale * value:.{kind.digits}f}"

@@ -164,3 +164,9 @@ def home(experiment: Experiment, row: Row, root: Path = EXPERIMENTS) -> tuple[Ex
     table, _, name = row.cite.partition("/")
     other = load(f"{experiment.paper}/{table}", root)
     return other, other.get(name)
+
+
+def cited_tables(experiment: Experiment, root: Path = EXPERIMENTS) -> list[Experiment]:
+    """The tables that a collection draws from, in its order."""
+    tables = dict.fromkeys(row.cite.partition("/")[0] for row in experiment.rows)
+    return [load(f"{experiment.paper}/{table}", root) for table in tables]

@@ -8,11 +8,12 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lowcomm.results.cell import Cell
 from lowcomm.results.experiment import Experiment, home, load
 from lowcomm.results.grid import tuning_runs
 from lowcomm.results.measures import MEASURES, Measure
 from lowcomm.results.record import RECORDS, read
-from lowcomm.results.summary import Cell, summarise
+from lowcomm.results.summary import summarise
 
 STYLE = {
     "figure.dpi": 110,
@@ -41,7 +42,8 @@ def figure(name: str, scale: str = "cpu", records: Path = RECORDS) -> Figure | N
     """
     experiment = load(name)
     cells, _ = summarise(experiment, scale, records)
-    panels = [(DRAW[p["kind"]], p) for p in experiment.panels]
+    tuned = scale in experiment.scales and experiment.scales[scale].tune is not None
+    panels = [(DRAW[p["kind"]], p) for p in experiment.panels if tuned or p["kind"] != "tuning"]
     if not panels or not any(cell.values for cell in cells):
         return None
     with plt.rc_context(STYLE):
@@ -136,25 +138,18 @@ def tuning(
 ) -> None:
     """The first measure at every tuned value with the first seed: how sharp each method's optimum is."""
     measure = experiment.measures[0]
-    key = ""
     for name in panel["rows"]:
         cell = pick(cells, name, measure)
         if cell is None:
             continue
         owner, row = home(experiment, cell.of or cell.row)
-        key = owner.scales[scale].tune.key.rpartition(".")[2] if owner.scales[scale].tune else ""
+        grid = owner.scales[scale]
         runs = [r for r in tuning_runs(owner, row, scale) if (records / r.path).is_file() and r.tuned is not None]
         ends = [MEASURES[measure].of(read(records / r.path)["outcome"], None) for r in runs]
         ax.plot([r.tuned for r in runs], ends, marker="o", markersize=4, label=row.method, color=COLORS.get(row.series))
-    if not key:
-        ax.text(0.5, 0.5, "nothing is tuned at this scale", ha="center", transform=ax.transAxes, color="#888888")
-        ax.set_axis_off()
-        return
+    kind, key = MEASURES[measure], grid.tune.key.rpartition(".")[2]
     ax.set_xscale("log")
-    ax.set(
-        xlabel=f"peak {key}, seed {owner.scales[scale].seeds[0]}",
-        ylabel=f"{MEASURES[measure].title.lower()} ({MEASURES[measure].unit})",
-    )
+    ax.set(xlabel=f"peak {key}, seed {grid.seeds[0]}", ylabel=f"{kind.title.lower()} ({kind.unit})")
     ax.legend()
 
 

@@ -1,44 +1,15 @@
 """From records to numbers: mean, spread and status of every row and measure of an experiment at one scale."""
 
-import statistics
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
-from lowcomm.results.claims import NOT_RUN, Verdict, judge, worst
+from lowcomm.results.cell import NOT_RUN, Cell
+from lowcomm.results.claims import Verdict, judge, worst
 from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load
 from lowcomm.results.grid import at_scale, best_value, run, tuning_runs
-from lowcomm.results.measures import MEASURES
+from lowcomm.results.measures import MEASURES, step_ratio
 from lowcomm.results.record import RECORDS, read
-from lowcomm.results.reported import Reported, reported
-
-
-@dataclass
-class Cell:
-    """One row and measure: values by seed (None: target not reached), and the records they come from."""
-
-    row: Row
-    measure: str
-    values: dict[int, float | None] = field(default_factory=dict)
-    paths: list[str] = field(default_factory=list)
-    tuned: float | None = None
-    edge: bool = False  # the best value is the first or last of its grid
-    status: str = NOT_RUN
-    of: Row | None = None  # which row is the best of several
-    paper: list[Reported] = field(default_factory=list)
-
-    @property
-    def reached(self) -> list[float]:
-        return [v for v in self.values.values() if v is not None]
-
-    @property
-    def mean(self) -> float | None:
-        """Over seeds; None when a seed is missing the target, since the mean of the others would flatter."""
-        return statistics.fmean(self.reached) if self.reached and len(self.reached) == len(self.values) else None
-
-    @property
-    def spread(self) -> float | None:
-        """Sample standard deviation over seeds."""
-        return statistics.stdev(self.reached) if len(self.reached) > 1 else None
+from lowcomm.results.reported import reported
 
 
 def finished_runs(experiment: Experiment, row: Row, scale: str, records: Path) -> tuple[list, float | None, bool]:
@@ -68,7 +39,10 @@ def run_cell(experiment: Experiment, row: Row, measure: str, scale: str, records
     for r in runs:
         if kind.relative and r.seed not in base:
             continue
-        cell.values[r.seed] = kind.of(read(records / r.path)["outcome"], base.get(r.seed))
+        outcome = read(records / r.path)["outcome"]
+        cell.values[r.seed] = kind.of(outcome, base.get(r.seed))
+        if kind.ratio:
+            cell.ratios[r.seed] = step_ratio(kind.ratio)(outcome, base[r.seed])
         cell.paths.append(r.path)
     return cell
 
@@ -101,9 +75,10 @@ def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tu
         if claim.scales is None or scale in claim.scales
     ]
     for (name, measure), cell in cells.items():
-        judged = [v.status for v in verdicts if v.measure == measure and name in v.claim.rows + v.claim.than]
         if cell.values:
-            cell.status = worst(judged)
+            mine = [v for v in verdicts if v.measure == measure]
+            subject = [v.status for v in mine if name in v.claim.rows]
+            cell.status = worst(subject or [v.status for v in mine if name in v.claim.than])
     return list(cells.values()), verdicts
 
 

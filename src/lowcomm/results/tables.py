@@ -1,16 +1,17 @@
 """Tables: what the paper says beside what came out, and whether they agree. Rows of two scales never share a table."""
 
 import os
+import statistics
 from pathlib import Path
 
 import pandas as pd
 
-from lowcomm.results.claims import DIFFERS, number
+from lowcomm.results.cell import DIFFERS, Cell, number
 from lowcomm.results.experiment import Experiment, home, load
 from lowcomm.results.grid import at_scale
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, ROOT, read
-from lowcomm.results.summary import Cell, summarise
+from lowcomm.results.summary import summarise
 
 COLUMNS = ["method", "paper value", "ours", "scale", "status", "record"]
 
@@ -25,7 +26,10 @@ def table(name: str, scale: str = "cpu", records: Path = RECORDS, links_from: Pa
     experiment = load(name)
     cells, _ = summarise(experiment, scale, records)
     lines = []
+    here = {r.row for r in at_scale(experiment, scale)}
     for cell in cells:
+        if not (cell.values or cell.paper or cell.row.row in here or experiment.collection):
+            continue  # neither planned at this scale nor known from the paper
         status = cell.status
         if status == DIFFERS and links_from is not None:
             target = os.path.relpath(ROOT / "DEVIATIONS.md", links_from)
@@ -45,7 +49,8 @@ def ours(cell: Cell) -> str:
     if cell.paths == ["computed"]:
         return number(cell.mean, cell.measure)
     spread = f" ± {number(cell.spread, cell.measure)}" if cell.spread is not None else ""
-    return f"{number(cell.mean, cell.measure)}{spread} (n = {len(cell.values)}{of})"
+    ratio = f" [{number(statistics.fmean(cell.ratios.values()), cell.measure)}]" if cell.ratios else ""
+    return f"{number(cell.mean, cell.measure)}{spread}{ratio} (n = {len(cell.values)}{of})"
 
 
 def links(experiment: Experiment, cell: Cell, records: Path, links_from: Path | None) -> str:
