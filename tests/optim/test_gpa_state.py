@@ -128,3 +128,16 @@ def test_copies_are_independent_and_equal(dtype, mode, duplicate):
     steps(optimizer, p, 5)
     assert torch.equal(p, q)
     equal(twin.state_dict(), optimizer.state_dict())
+
+
+def test_weights_of_a_train_mode_checkpoint_are_y():
+    """Pitfall 8: weights alone do not tell which point they are; with the optimizer's state they give x."""
+    optimizer, p = trained(dtype=torch.float64)
+    y, state = p.detach().clone(), saved(optimizer.state_dict())
+    optimizer.eval()
+    assert not torch.equal(p, y)
+    q = nn.Parameter(y)
+    again = GPAAdamW([q], **OPTIONS)
+    again.load_state_dict(state)
+    again.eval()
+    assert torch.equal(q, p)
