@@ -28,9 +28,10 @@ class CausalText:
         """Training tokens that an epoch shows."""
         return len(self._train) * self.seq_len
 
-    def check(self, workers: int, size: int) -> None:
-        """Raises ValueError if `workers` batches of `size` need more windows than there are."""
+    def check(self, workers: int, size: int, eval_samples: int = 1) -> None:
+        """Raises ValueError if `workers` batches of `size`, or an evaluation, need more windows than there are."""
         self._order.check(workers, size)
+        check_evaluation(eval_samples, 1, len(self._heldout), "held-out windows")
 
     def batch(self, worker: int, workers: int, step: int, size: int) -> dict[str, Tensor]:
         """`input_ids`: int64 `(size, seq_len)`, on the CPU. The order is that of `lowcomm.workloads.order`.

@@ -33,9 +33,10 @@ class Classification:
         self._order = Order(len(train_labels), seed, "training images", "take a larger set")
         self._evaluation = permutation(len(heldout_labels), 0, 0)  # not by class, and the same for every seed
 
-    def check(self, workers: int, size: int) -> None:
-        """Raises ValueError if `workers` batches of `size` need more images than there are."""
+    def check(self, workers: int, size: int, eval_samples: int = 1) -> None:
+        """Raises ValueError if `workers` batches of `size`, or an evaluation, need more images than there are."""
         self._order.check(workers, size)
+        check_evaluation(eval_samples, 1, len(self._heldout_labels), "held-out images")
 
     def batch(self, worker: int, workers: int, step: int, size: int) -> dict[str, Tensor]:
         """`pixel_values`: FP32 `(size, channels, height, width)`; `labels`: int64 `(size,)`; on the CPU.

@@ -79,9 +79,14 @@ class HubImages:
         def images(split: str) -> Images:
             rows = data[split].cast_column("image", Image(decode=False))
             labels = np.asarray(rows["label"][:], dtype=np.int64)
-            return Images(labels, lambda i: (rows[i]["image"]["bytes"], f"{hub} {split} {i}"))
+            return Images(labels, lambda i: (_bytes(rows[i]["image"]), f"{hub}, {split} {i}"))
 
         self.train, self.heldout = images("train"), images("validation")
 
     def describe(self) -> dict[str, Any]:
         return {"hub": self._hub, "revision": self._revision}
+
+
+def _bytes(image: dict[str, Any]) -> bytes:
+    """A row holds the image itself or, in datasets made of folders, where it is."""
+    return Path(image["path"]).read_bytes() if image["bytes"] is None else image["bytes"]

@@ -30,9 +30,9 @@ class Digits(Classification):
     ):
         from sklearn.datasets import load_digits  # slow to import, and of no use to others
 
-        for key, given, has in (("image_size", image_size, 8), ("num_classes", num_classes, 10), ("channels", channels, 1)):
-            if given != has:
-                raise ValueError(f"{key}={given}: the digits have {has}, and are not scaled")
+        if (image_size, num_classes, channels) != (8, 10, 1):
+            given = f"image_size={image_size}, num_classes={num_classes}, channels={channels}"
+            raise ValueError(f"{given}: the digits have 8, 10 and 1, and are not scaled")
         data = load_digits()
         images, labels = data.images.astype(np.uint8), data.target.astype(np.int64)
         held = _held_out_digits(images, labels)

@@ -19,14 +19,14 @@ def decode(raw: bytes, name: str) -> Image.Image:
     try:
         return Image.open(io.BytesIO(raw)).convert("RGB")
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{name}: not a readable image ({error}); replace or remove it") from error
+        raise ValueError(f"{name}: not a readable image; replace or remove it") from error
 
 
 def random_crop(image: Image.Image, size: int, scale: tuple[float, float], seed: int, position: int) -> Image.Image:
     """Random resized crop and horizontal flip ("Inception style"): a pure function of image, seed and position.
 
     The crop's area is uniform in `scale` (share of the image), the log of its ratio uniform in [log 3/4, log 4/3];
-    after ten crops that do not fit, the middle. The draws depend on the position in the global order, not on the worker.
+    after ten crops that do not fit, the middle. Draws depend on the position in the global order, not on the worker.
     """
     counter = np.array([0, 0, 0, STREAM], dtype=np.uint64)
     key = np.array([seed, position], dtype=np.uint64)

@@ -21,7 +21,7 @@ from lowcomm.workloads.tokens import (
 )
 
 RECIPE = 1  # raise it when the same sources would give other tokens
-LICENCE = "DCLM-Baseline: CC-BY-4.0; the pages keep their authors' terms, and Common Crawl's terms of use apply"
+LICENCE = "that of the shards; DCLM-Baseline: CC-BY-4.0, its pages under their authors' and Common Crawl's terms"
 
 
 class PyCode(CausalText):
@@ -160,7 +160,9 @@ class Dclm(CausalText):
             Windows([entry.open(split) for entry in self._entries], seq_len, limit)
             for split, limit in (("train", tokens), ("heldout", None))
         )
-        remedy = "raise workload.tokens or add shards" if tokens is not None else "add shards"
+        if tokens is not None and train.tokens < tokens:
+            raise ValueError(f"tokens={tokens}: the training side has only {train.tokens}; add shards or lower it")
+        remedy = "raise workload.tokens" if tokens is not None else "add shards"
         super().__init__(name, train, heldout, seq_len, seed, remedy)
 
     def describe(self) -> dict[str, Any]:
