@@ -200,6 +200,14 @@ def test_tsv_adds_workers_that_do_not_interfere():
     close(tsv(deltas), deltas.sum(0), 1e-9)
 
 
+@pytest.mark.parametrize("method", ["svd", "gram"])
+def test_tsv_of_equal_workers_is_their_leading_part(method):
+    # Procrustes gives each of W copies of a direction 1/sqrt(W) on both sides, and the sum restores it.
+    delta = gaussian(31, 60, 80)
+    u, sigma, vh = torch.linalg.svd(delta.double(), full_matrices=False)
+    close(tsv(delta.repeat(4, 1, 1), method), (u[:, :15] * sigma[:15]) @ vh[:15])
+
+
 def test_tsv_of_more_workers_than_directions():
     # k = r // W = 0 would merge to zero; one triplet each is kept.
     deltas = gaussian(16, 9, 3, 4)

@@ -171,6 +171,23 @@ def test_gram_agrees_with_svd_at_a_large_condition():
     assert error(isotropize(g, "gram"), isotropize(g, "svd")) < 1e-5
 
 
+@pytest.mark.parametrize(("shape", "condition"), [((512, 640), 500), ((640, 512), 500), ((512, 640), 5000)])
+def test_gram_of_large_matrices(shape, condition):
+    # From 512 on the long product runs in float32 while the condition allows it, and then only where float32 is float32.
+    want = with_spectrum(torch.ones(512), *shape)
+    g = with_spectrum(torch.linspace(condition, 1, 512), *shape).float()
+    got = polar(g)
+    assert error(got, polar(g.double())) < 5e-6
+    assert error(got, want) < 1e-4
+    torch.set_float32_matmul_precision("high")
+    try:
+        careful = polar(g)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert error(careful, polar(g.double())) < 1e-7
+    assert torch.equal(got, careful) == (condition > 1000)
+
+
 def test_scalar_response_of_the_schedules():
     def response(sigma, steps):
         for a, b, c in steps:
