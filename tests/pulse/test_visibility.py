@@ -52,7 +52,7 @@ def test_own_dtype():
 
 
 def test_gate_golden():
-    """The published case: at 2.0 the binade below has half the spacing and the tie at 0.00390625 goes to the even side."""
+    """The published case: below 2.0 the spacing is half, and the tie at 0.00390625 goes to the even side."""
     two = torch.tensor([2.0])
     assert not visible(two, torch.tensor([0.003])).item()
     assert not visible(two, torch.tensor([0.00390625])).item()

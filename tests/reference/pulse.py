@@ -102,7 +102,20 @@ def published_layout(old: dict, new: dict, shapes: dict) -> bytes:
         rtype = "B" if top < 2**8 else "H" if top < 2**16 else "i"
         ctype = "H" if max(cols) < 2**16 else "i"
         streams = [struct.pack(f"<{len(values)}{t}", *x) for t, x in ((rtype, rows), (ctype, cols), ("H", values))]
-        header["tensors"].append((name, list(shape), len(values), rtype, ctype, [len(x) for x in streams]))
+        names = {"B": "uint8", "H": "uint16", "i": "int32"}
+        names = {"B": "uint8", "H": "uint16", "i": "int32"}
+        header["tensors"].append(
+            {
+                "name": name,
+                "shape": list(shape),
+                "nnz": len(values),
+                "value_dtype": "BF16",
+                "row_dtype": names[rtype],
+                "col_dtype": names[ctype],
+                "offset": len(body),
+                "sizes": [len(x) for x in streams],
+            }
+        )
         body += b"".join(streams)
     text = json.dumps(header).encode()
     return struct.pack("<I", len(text)) + text + body

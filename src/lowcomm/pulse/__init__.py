@@ -1,8 +1,29 @@
 """Sparse weight patches: which entries changed, as few bytes as possible, applied exactly or not at all (PULSE).
 
-Stands alone: needs torch, numpy, numba, zstandard, xxhash and fsspec, and nothing of the trainer.
+Stands alone: needs torch, numpy, numba, zstandard, xxhash and fsspec, and nothing of the trainer. The first patch on a
+new machine waits some seconds for numba to compile; the result is cached beside the sources or in the user's cache.
 """
 
-from lowcomm.pulse.visibility import changed, visible
+from lowcomm.pulse.codec import encode
+from lowcomm.pulse.errors import Corrupt, Missing, PatchError, StaleBase, Unsupported, Untrusted
+from lowcomm.pulse.patch import Patch, decode
+from lowcomm.pulse.receive import apply
+from lowcomm.pulse.state import digest
+from lowcomm.pulse.visibility import cast, changed, visible
 
-__all__ = ["changed", "visible"]
+__all__ = [
+    "Corrupt",
+    "Missing",
+    "Patch",
+    "PatchError",
+    "StaleBase",
+    "Unsupported",
+    "Untrusted",
+    "apply",
+    "cast",
+    "changed",
+    "decode",
+    "digest",
+    "encode",
+    "visible",
+]

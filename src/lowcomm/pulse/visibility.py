@@ -28,7 +28,7 @@ def visible(theta: Tensor, s: Tensor, dtype: torch.dtype | str = torch.bfloat16)
 
     ``theta`` and ``s`` are FP32 (or FP64) of one shape; ``s`` has the sign of a gradient, it is subtracted.
     ``dtype`` is a torch dtype or a name of ``FORMATS``. For "mxfp4" every entry of a block whose scale changed is
-    visible. Raises ValueError on other dtypes of theta: in BF16 the small steps that this test is about are already lost.
+    visible. Raises ValueError on other dtypes of theta: a BF16 theta has lost the small steps that this is about.
     """
     if theta.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"theta has dtype {theta.dtype}: the test needs the FP32 master weights, not their cast")
