@@ -6,7 +6,6 @@ One name runs through: `gpa/table2` is the experiment, `records/<scale>/gpa-tabl
 
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from omegaconf import MISSING, OmegaConf
@@ -96,24 +95,31 @@ class Experiment:
         return next(r for r in self.rows if r.row == row)
 
 
-def names(paper: str | None = None, root: Path = EXPERIMENTS) -> list[str]:
+def names(paper: str | None = None) -> list[str]:
     """Names of all experiments, or of one paper's."""
-    return sorted(f.relative_to(root).with_suffix("").as_posix() for f in root.glob(f"{paper or '*'}/*.yaml"))
+    return sorted(
+        f.relative_to(EXPERIMENTS).with_suffix("").as_posix() for f in EXPERIMENTS.glob(f"{paper or '*'}/*.yaml")
+    )
 
 
 @cache
-def load(name: str, root: Path = EXPERIMENTS) -> Experiment:
-    """Read and check one experiment. Raises ValueError naming the file and the key."""
-    path = root / f"{name}.yaml"
+def load(name: str) -> Experiment:
+    """Read and check `conf/experiment/<name>.yaml`. Raises ValueError naming the file and the key."""
+    path = EXPERIMENTS / f"{name}.yaml"
     if not path.is_file():
-        raise ValueError(f"experiment={name}: no such experiment; there are {', '.join(names(root=root))}")
-    try:
-        merged = OmegaConf.merge(OmegaConf.structured(Experiment), OmegaConf.load(path))
-        experiment = OmegaConf.to_object(merged)
-    except OmegaConfBaseException as error:
-        raise ValueError(f"{name}.yaml: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"experiment={name}: no such experiment; there are {', '.join(names())}")
+    experiment = parse(path.read_text(encoding="utf-8"), name)
     if experiment.name != name:
         raise ValueError(f"{name}.yaml: paper={experiment.paper}, table={experiment.table} do not say the file's name")
+    return experiment
+
+
+def parse(text: str, name: str) -> Experiment:
+    """One experiment from YAML; `name` stands in the messages. Raises ValueError."""
+    try:
+        experiment = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Experiment), OmegaConf.create(text)))
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{name}.yaml: {str(error).splitlines()[0]}") from error
     check(experiment)
     return experiment
 
@@ -157,16 +163,16 @@ def claim_measures(experiment: Experiment, claim: Claim) -> list[str]:
     return claim.measures or experiment.measures[:1]
 
 
-def home(experiment: Experiment, row: Row, root: Path = EXPERIMENTS) -> tuple[Experiment, Row]:
+def home(experiment: Experiment, row: Row) -> tuple[Experiment, Row]:
     """Where a row is run: here, or in the table that it cites."""
     if row.cite is None:
         return experiment, row
     table, _, name = row.cite.partition("/")
-    other = load(f"{experiment.paper}/{table}", root)
+    other = load(f"{experiment.paper}/{table}")
     return other, other.get(name)
 
 
-def cited_tables(experiment: Experiment, root: Path = EXPERIMENTS) -> list[Experiment]:
+def cited_tables(experiment: Experiment) -> list[Experiment]:
     """The tables that a collection draws from, in its order."""
     tables = dict.fromkeys(row.cite.partition("/")[0] for row in experiment.rows)
-    return [load(f"{experiment.paper}/{table}", root) for table in tables]
+    return [load(f"{experiment.paper}/{table}") for table in tables]

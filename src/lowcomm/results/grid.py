@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowcomm.results.experiment import EXPERIMENTS, Experiment, Row, cited_tables, home
+from lowcomm.results.experiment import Experiment, Row, cited_tables, home
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, read
 
@@ -70,15 +70,14 @@ def plan(
     scale: str,
     done: Callable[[Run], bool],
     records: Path = RECORDS,
-    root: Path = EXPERIMENTS,
 ) -> tuple[list[Run], list[Run], int]:
     """Runs that are finished, runs that could start now, and how many still wait for a row's tuning.
 
     `done(run)` says whether its record is there. Cited rows are planned at their home, each run once.
     """
     finished, ready, waiting, seen = [], [], 0, set()
-    tables = [t for e in experiments for t in (cited_tables(e, root) if e.collection else [e])]
-    for experiment, row in (home(t, r, root) for t in tables for r in at_scale(t, scale)):
+    tables = [t for e in experiments for t in (cited_tables(e) if e.collection else [e])]
+    for experiment, row in (home(t, r) for t in tables for r in at_scale(t, scale)):
         if (experiment.name, row.row) in seen or not row.overrides or scale not in experiment.scales:
             continue
         seen.add((experiment.name, row.row))

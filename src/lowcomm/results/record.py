@@ -11,8 +11,8 @@
 `outcome.curve` is columnar, `{"step": [...], "loss": [...], ...}`, one entry per evaluation; further columns by name
 (`accuracy`, `train_loss`: mean since the evaluation before). `outcome.metrics` holds the values at the end.
 `outcome.memory` is in bytes: `parameters`, `optimizer` (all state that training keeps beside the model and its
-gradients), its parts, `peak`. A record with a claim is evidence: it is written once, atomically, and is refused when anything in it is
-unknown, private or not reproducible. A record without one describes a run made by hand.
+gradients), its parts, `peak`. A record with a claim is evidence: it is written once, atomically, and is refused when
+anything in it is unknown, private or not reproducible. A record without one describes a run made by hand.
 """
 
 import getpass

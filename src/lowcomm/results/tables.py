@@ -10,7 +10,7 @@ from lowcomm.results.cell import DIFFERS, Cell, number
 from lowcomm.results.experiment import Experiment, home, load
 from lowcomm.results.grid import at_scale
 from lowcomm.results.measures import MEASURES
-from lowcomm.results.record import RECORDS, ROOT, read
+from lowcomm.results.record import RECORDS, read
 from lowcomm.results.summary import summarise
 
 COLUMNS = ["method", "paper value", "ours", "scale", "status", "record"]
@@ -31,8 +31,8 @@ def table(name: str, scale: str = "cpu", records: Path = RECORDS, links_from: Pa
         if not (cell.values or cell.paper or cell.row.row in here or experiment.collection):
             continue  # neither planned at this scale nor known from the paper
         status = cell.status
-        if status == DIFFERS and links_from is not None:
-            target = os.path.relpath(ROOT / "DEVIATIONS.md", links_from)
+        if status == DIFFERS and links_from is not None and scale != "smoke":
+            target = os.path.relpath(records.parents[1] / "DEVIATIONS.md", links_from)
             status = f"[{status}]({target}#{experiment.folder})"
         values = [cell.measure, cell.row.method, "; ".join(map(str, cell.paper)), ours(cell), scale, status]
         lines.append([*values, links(experiment, cell, records, links_from)])
@@ -98,7 +98,8 @@ def legend(experiment: Experiment, scale: str, cells: list[Cell], records: Path)
         planned = experiment.collection or at_scale(experiment, scale)
         return f"Not run. {command}" if planned else "Nothing is planned at this scale."
     used = [read(records / p) for p in sorted(paths)]
-    facts = sorted({size(r) for r in used})
+    smoke = ["Smoke shows that everything runs; its numbers are no evidence."] if scale == "smoke" else []
+    facts = smoke + sorted({size(r) for r in used})
     hours = sum(r["identity"]["wall_seconds"] for r in used) / 3600
     grids = {tuning(owner, scale) for c in cells for owner in [home(experiment, c.row)[0]] if scale in owner.scales}
     lines = [*facts, *sorted(g for g in grids if g), f"{len(paths)} runs shown, {hours:.2f} h in all. {command}"]
