@@ -7,8 +7,11 @@ new machine waits some seconds for numba to compile; the result is cached beside
 from lowcomm.pulse.codec import encode
 from lowcomm.pulse.errors import Corrupt, Missing, PatchError, StaleBase, Unsupported, Untrusted
 from lowcomm.pulse.patch import Patch, decode
+from lowcomm.pulse.publisher import Publisher
 from lowcomm.pulse.receive import apply
 from lowcomm.pulse.state import digest
+from lowcomm.pulse.store import Store
+from lowcomm.pulse.subscriber import Subscriber
 from lowcomm.pulse.visibility import cast, changed, visible
 
 __all__ = [
@@ -16,7 +19,10 @@ __all__ = [
     "Missing",
     "Patch",
     "PatchError",
+    "Publisher",
     "StaleBase",
+    "Store",
+    "Subscriber",
     "Unsupported",
     "Untrusted",
     "apply",
