@@ -135,9 +135,9 @@ def test_absorption_bounds_hold():
 
 def test_meter_counts_snapshots():
     g = torch.Generator().manual_seed(1)
-    snaps = [torch.randn(40, 10, generator=g)]
+    snaps = [torch.randn(8, 5, generator=g)]
     for _ in range(6):
-        snaps.append(snaps[-1] + 2e-3 * torch.randn(40, 10, generator=g))
+        snaps.append(snaps[-1] + 2e-3 * torch.randn(8, 5, generator=g))
     snaps.append(snaps[-2])  # goes back: over two steps nothing has changed
     m = meter.Meter(horizons=(1, 2, 4))
     for t, now in enumerate(snaps):

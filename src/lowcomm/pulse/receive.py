@@ -29,25 +29,40 @@ def apply(tensors: Mapping[str, Tensor] | Writable, patch: Patch | bytes, thread
     Memory: the object, some blocks of 4 Mi elements for each thread, and STAGED; the codec `paper` needs up to 30 bytes
     more for each changed entry of its largest tensor.
     """
+    patch, state, names, staged = _checked(tensors, patch, threads)
+    # what was checked is decoded again from the same bytes where it was too much to keep
+    again = ((i, u) for i, u, _ in decoded(patch, state, names, threads)) if staged is None else staged
+    for (record, block), update in again:
+        for name in names[record.name]:
+            state.write(name, *record.entry.blocks()[block], update.position, update.value)
+
+
+def verify(tensors: Mapping[str, Tensor] | State, patch: Patch | bytes, threads: int | None = None) -> None:
+    """All that `apply` checks, without writing: raises the PatchError that it would."""
+    _checked(tensors, patch, threads)
+
+
+def _checked(
+    tensors: Mapping[str, Tensor] | State, patch: Patch | bytes, threads: int | None
+) -> tuple[Patch, State, dict[str, list[str]], list | None]:
+    """Patch, state, matched names, and the decoded changes, None where they are too many to keep."""
     patch = patch if isinstance(patch, Patch) else decode(patch)
     state = Tensors(tensors) if isinstance(tensors, Mapping) else tensors
     names = match(patch, state)
     hashes = block_digests(state, threads)
     check_base(patch, state, names, hashes)
     staged, size = [], 0
-    for item, update, block_hash in _decoded(patch, state, names, threads):
+    for item, update, block_hash in decoded(patch, state, names, threads):
         record, block = item
         hashes[names[record.name][0]][block] = block_hash
         size += update.nbytes
         if size <= STAGED:
             staged.append((item, update))
+        else:
+            staged.clear()
     if _digest(patch, names, hashes) != patch.target_digest:
         raise Corrupt("the patch does not lead to the weights it was made for; they were left as they are")
-    # what was checked is decoded again from the same bytes where it was too much to keep
-    again = staged if size <= STAGED else ((i, u) for i, u, _ in _decoded(patch, state, names, threads))
-    for (record, block), update in again:
-        for name in names[record.name]:
-            state.write(name, *record.entry.blocks()[block], update.position, update.value)
+    return patch, state, names, staged if size <= STAGED else None
 
 
 def match(patch: Patch, state: State) -> dict[str, list[str]]:
@@ -96,8 +111,8 @@ def _digest(patch: Patch, names: Mapping[str, list[str]], hashes: Mapping[str, l
     return state_digest({r.name: tensor_digest(r.name, r.entry, hashes[names[r.name][0]]) for r in patch.records})
 
 
-def _decoded(
-    patch: Patch, state: State, names: Mapping[str, list[str]], threads: int | None
+def decoded(
+    patch: Patch, state: State, names: Mapping[str, list[str]], threads: int | None = None
 ) -> Iterator[tuple[tuple[Record, int], Update, bytes]]:
     """((record, block), update, digest of the new block) for each block that the patch may change."""
 

@@ -1,0 +1,101 @@
+"""Bytes, seconds and memory of the codecs on one pair of weights, beside a plain copy and a plain hash of the same."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+import xxhash
+from torch import Tensor
+
+from lowcomm.pulse import synthetic
+from lowcomm.pulse.codec import encode
+from lowcomm.pulse.patch import decode
+from lowcomm.pulse.receive import apply
+from lowcomm.pulse.state import digest
+
+
+def gaussian(megabytes: int, delta: float = 3.4e-7, seed: int = 0) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Old and new BF16 weights of so many MB in matrices of 4096 columns; the default ``delta`` changes about 1 %."""
+    old, new = {}, {}
+    left, i = megabytes * 500_000 // 4096, 0
+    while left:
+        rows = min(left, 4096)
+        before = synthetic.weights(rows * 4096, seed + i)
+        after = synthetic.update(before, delta, seed + 1000 + i)
+        for side, bits in ((old, before), (new, after)):
+            side[f"layers.{i}.weight"] = torch.from_numpy(bits.view("<i2")).view(torch.bfloat16).reshape(rows, 4096)
+        left, i = left - rows, i + 1
+    return old, new
+
+
+def codecs(
+    old: Mapping[str, Tensor],
+    new: Mapping[str, Tensor],
+    names: tuple[str, ...],
+    repeats: int = 3,
+    threads: int | None = None,
+) -> list[dict]:
+    """One row a codec, medians of ``repeats`` after a warm-up; rates are MB of dense weights a second."""
+    dense = sum(t.numel() * t.element_size() for t in new.values())
+    rows = []
+    for name in names:
+        patch = encode(old, new, name, threads=threads)
+        here = {n: t.clone() for n, t in old.items()}
+
+        def receive(here=here, patch=patch):
+            for n, t in old.items():
+                here[n].copy_(t)
+            start = time.perf_counter()
+            apply(here, patch, threads)
+            return time.perf_counter() - start
+
+        receive()
+        if digest(here) != digest(new):
+            raise AssertionError(f"codec {name} is not exact")
+        changed = decode(patch).changed
+        rows.append(
+            {
+                "codec": name,
+                "bytes": len(patch),
+                "ratio": dense / len(patch),
+                "bits/change": 8 * len(patch) / max(changed, 1),
+                "density %": 100 * changed / sum(t.numel() for t in new.values()),
+                "diff+encode MB/s": dense / 1e6 / _median(lambda n=name: encode(old, new, n, threads=threads), repeats),
+                "apply+verify MB/s": dense / 1e6 / statistics.median(receive() for _ in range(repeats)),
+            }
+        )
+    return rows
+
+
+def plain(tensors: Mapping[str, Tensor], repeats: int = 3) -> dict[str, float]:
+    """MB/s of a copy and of xxh3-128 over the same weights, one thread."""
+    dense = sum(t.numel() * t.element_size() for t in tensors.values())
+    there = {n: torch.empty_like(t) for n, t in tensors.items()}
+    flat = [t.reshape(-1).view(torch.uint8).numpy() for t in tensors.values()]
+    copying = _median(lambda: [there[n].copy_(t) for n, t in tensors.items()], repeats)
+    hashing = _median(lambda: [xxhash.xxh3_128_digest(x) for x in flat], repeats)
+    return {"copy MB/s": dense / 1e6 / copying, "xxh3-128 MB/s": dense / 1e6 / hashing}
+
+
+def _median(function: Callable[[], object], repeats: int) -> float:
+    """Seconds."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def show(rows: list[dict]) -> str:
+    cells = [
+        list(rows[0]),
+        *(
+            [f"{v:,.2f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else v for v in r.values()]
+            for r in rows
+        ),
+    ]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(c.rjust(w) for c, w in zip(row, widths, strict=True)) for row in cells)
