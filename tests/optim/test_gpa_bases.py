@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, AdamW, Muon, NAdam, RMSprop
 
-from lowcomm.optim import GPA, GPAAdamW
+from lowcomm.optim import GPA, GPAAdamW, gpa_adamw
 from tests.optim.problems import equal, saved
 
 BASES = {
@@ -155,3 +155,37 @@ def test_options_of_the_base_survive_and_can_be_set_per_group():
     assert optimizer.param_groups[1]["momentum"] == 0.95
     with pytest.raises(ValueError, match="Muon only supports 2D"):
         GPA([nn.Parameter(torch.zeros(3))], BASES["muon"])
+
+
+@pytest.mark.parametrize("wd", [0.0, 0.1])
+def test_fused_in_blocks_is_fused_bit_for_bit(monkeypatch, wd):
+    """Large parameters on a CPU go block by block; the last block is short, some parameters stay whole."""
+    found = []
+    for small in (1 << 40, 100):  # never in blocks; in blocks of 64 from 100 weights on
+        monkeypatch.setattr(gpa_adamw, "SMALL", small)
+        monkeypatch.setattr(gpa_adamw, "BLOCK", 64)
+        generator = torch.Generator().manual_seed(0)
+        shapes = [(30, 10), (5, 5), (100,), (20, 30)]
+        ps = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
+        ps[3] = nn.Parameter(ps[3].detach().t())
+        groups = [{"params": ps[:2], "mu_y": 0.5}, {"params": ps[2:]}]
+        optimizer = GPAAdamW(groups, lr=0.01, weight_decay=wd, mu_x=0.9, fused=True)
+        calls = []
+        monkeypatch.setattr(optimizer, "_move_in_blocks", counted(calls, optimizer._move_in_blocks))
+        optimizer.train()
+        for step in range(6):
+            for i, p in enumerate(ps):
+                p.grad = None if i == 0 and step == 3 else torch.randn(p.shape, generator=generator) + p.detach()
+            optimizer.step()
+        assert len(calls) == (0 if small > 100 else 4 + 5)
+        found.append((ps, optimizer.state_dict()))
+    equal(found[0][1], found[1][1])
+    assert all(torch.equal(p, q) for p, q in zip(found[0][0], found[1][0], strict=True))
+
+
+def counted(calls, function):
+    def call(*arguments):
+        calls.append(arguments)
+        function(*arguments)
+
+    return call

@@ -248,3 +248,8 @@ def test_batch_statistics_are_the_models_affair():
     before = model[1].running_mean.clone()
     optimizer.eval()
     assert torch.equal(model[1].running_mean, before)
+
+
+def test_a_base_that_averages_itself_is_refused():
+    with pytest.raises(ValueError, match="base=GPAAdamW: it averages already"):
+        GPA([point()], GPAAdamW)

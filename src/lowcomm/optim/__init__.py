@@ -1,6 +1,7 @@
 """Optimizers of our own; all others come from torch.optim and schedulefree."""
 
-from lowcomm.optim.gpa import GPA, GPAAdamW
+from lowcomm.optim.gpa import GPA
+from lowcomm.optim.gpa_adamw import GPAAdamW
 from lowcomm.optim.horizon import mu_x_from_horizon
 
 __all__ = ["GPA", "GPAAdamW", "mu_x_from_horizon"]

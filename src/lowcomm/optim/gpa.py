@@ -20,12 +20,13 @@ p: y -> x, the base's own step on z, p: x -> new y = lerp(x, z_new, 1 - mu_x mu_
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+Work = tuple[dict[str, Any], list[Tensor], list[Tensor]]  # a group, its parameters with gradient: wide, narrow
 
 
 class GPA(Optimizer):
@@ -54,6 +55,8 @@ class GPA(Optimizer):
         self, params: Any, base: Callable[..., Optimizer], mu_x: float = 0.9967, mu_y: float = 0.7, decay_at: str = "z"
     ) -> None:
         self.base = base(params)  # params may be a generator: from here on only the base's groups are read
+        if callable(getattr(self.base, "eval", None)):
+            raise ValueError(f"base={type(self.base).__name__}: it averages already; give the optimizer inside it")
         groups = [dict(group) for group in self.base.param_groups]
         self.base.param_groups = []  # filled with z for the length of a step
         ours = {"mu_x": mu_x, "mu_y": mu_y, "decay_at": decay_at, "train_mode": False}
@@ -125,7 +128,25 @@ class GPA(Optimizer):
             with torch.enable_grad():
                 loss = closure()
 
-        work = [(group, *self._with_gradient(group["params"])) for group in self.param_groups]
+        self._move([(group, *self._with_gradient(group["params"])) for group in self.param_groups])
+        return loss
+
+    def _with_gradient(self, params: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """The parameters to step, wide and narrow; at its first gradient a parameter gets x = y = z."""
+        wide: list[Tensor] = []
+        narrow: list[Tensor] = []
+        for p in params:
+            if p.grad is None:
+                continue
+            if p.grad.layout != torch.strided:
+                raise RuntimeError(f"gradient of a parameter of shape {tuple(p.shape)} is sparse: use sparse=False")
+            (narrow if _narrow(p) else wide).append(p)
+            if not self.state.get(p):
+                z = p.detach().to(torch.float32 if _narrow(p) else p.dtype, copy=True)
+                self.state[p] = {"z": z, "x": z.clone()} if _narrow(p) else {"z": z}
+        return wide, narrow
+
+    def _move(self, work: list[Work]) -> None:
         for group, wide, narrow in work:
             _lerp(wide, self._state("z", wide), 1 - 1 / group["mu_y"])  # p: y -> x
             c = float(group["lr"]) * group["weight_decay"] if group["decay_at"] == "y" else 0
@@ -133,9 +154,7 @@ class GPA(Optimizer):
                 z, x = self._state("z", wide + narrow), wide + self._state("x", narrow)
                 torch._foreach_mul_(z, 1 - c * (1 - group["mu_y"]))
                 torch._foreach_add_(z, x, alpha=-c * group["mu_y"])
-
-        self._step_base([(group, wide + narrow) for group, wide, narrow in work])
-
+        self._step_base(work)
         for group, wide, narrow in work:
             mu_x, mu_y = group["mu_x"], group["mu_y"]
             _lerp(wide, self._state("z", wide), 1 - mu_x * mu_y)  # p: x -> new x -> new y
@@ -143,32 +162,21 @@ class GPA(Optimizer):
                 x, z = self._state("x", narrow), self._state("z", narrow)
                 _lerp(x, z, 1 - mu_x)
                 torch._foreach_copy_(narrow, torch._foreach_lerp(x, z, 1 - mu_y))
-        return loss
-
-    def _with_gradient(self, params: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """The parameters to step, wide and narrow; at its first gradient a parameter gets x = y = z."""
-        ps = [p for p in params if p.grad is not None]
-        for p in ps:
-            if p.grad.layout != torch.strided:
-                raise RuntimeError(f"gradient of a parameter of shape {tuple(p.shape)} is sparse: use sparse=False")
-            if not self.state.get(p):
-                z = p.detach().to(torch.float32 if _narrow(p) else p.dtype, copy=True)
-                self.state[p] = {"z": z, "x": z.clone()} if _narrow(p) else {"z": z}
-        return [p for p in ps if not _narrow(p)], [p for p in ps if _narrow(p)]
 
     def _state(self, key: str, ps: list[Tensor]) -> list[Tensor]:
         return [self.state[p][key] for p in ps]
 
-    def _step_base(self, work: list[tuple[dict[str, Any], list[Tensor]]]) -> None:
+    def _step_base(self, work: list[Work]) -> None:
         """Lend z, its gradient and its state to the base optimizer for one step."""
-        base, pairs = self.base, [(self.state[p], p.grad) for _, ps in work for p in ps]
-        off = {"weight_decay": 0.0}
-        base.param_groups = [
-            group | {"params": self._state("z", ps)} | (off if group["decay_at"] == "y" else {}) for group, ps in work
-        ]
+        base, pairs = self.base, [(self.state[p], p.grad) for _, wide, narrow in work for p in wide + narrow]
+        base.param_groups = []
+        for group, wide, narrow in work:
+            off = {"weight_decay": 0.0} if group["decay_at"] == "y" else {}
+            base.param_groups.append(group | {"params": self._state("z", wide + narrow)} | off)
         for state, grad in pairs:
-            state["z"].grad = grad.to(state["z"].dtype)
-            base.state[state["z"]] = {key: value for key, value in state.items() if key not in ("x", "z")}
+            z = state["z"]
+            z.grad = grad if grad.dtype == z.dtype else grad.to(z.dtype)
+            base.state[z] = {key: value for key, value in state.items() if key not in ("x", "z")}
         base.step()
         for state, _ in pairs:
             state["z"].grad = None
@@ -215,32 +223,6 @@ class GPA(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"base": self.base}
-
-
-class GPAAdamW(GPA):
-    """GPA around torch.optim.AdamW: `z -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * z)`; see `GPA`.
-
-    State per float32 weight: exp_avg, exp_avg_sq, z. `foreach` and `fused` choose AdamW's implementation.
-    GPA has unit gain where DiLoCo has outer_lr / (1 - mu): the best lr may be several times AdamW's.
-    """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        mu_x: float = 0.9967,
-        mu_y: float = 0.7,
-        decay_at: str = "z",
-        foreach: bool | None = None,
-        fused: bool | None = None,
-    ) -> None:
-        betas = tuple(float(beta) for beta in betas)  # a configuration's list type must not enter the state dict
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        adamw = partial(torch.optim.AdamW, **options, foreach=foreach, fused=fused)
-        super().__init__(params, adamw, mu_x, mu_y, decay_at)
 
 
 def _narrow(p: Tensor) -> bool:
