@@ -48,6 +48,13 @@ def test_every_file_is_on_exactly_one_side(make, tmp_path):
     assert 5 <= len(heldout) <= 20
 
 
+def test_the_tokenizer_never_sees_held_out_text(make, tmp_path, monkeypatch):
+    shown, train = [], text.train_tokenizer
+    monkeypatch.setattr(text, "train_tokenizer", lambda texts, size: train(shown.extend(texts) or shown, size))
+    make()
+    assert sorted(shown) == sorted(documents(built(tmp_path), "train"))
+
+
 def test_the_split_does_not_depend_on_the_seed_or_on_other_files(make, sources, tmp_path):
     before = make().describe()["heldout_sha256"]
     assert make(seed=2).describe()["heldout_sha256"] == before

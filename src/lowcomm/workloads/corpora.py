@@ -27,7 +27,10 @@ class Source:
 
 
 def held_out(sha256: str, share: float) -> bool:
-    """The split is by content, so that copies of a document are on one side, whatever is added or renamed."""
+    """The split is by content, so that copies of a document are on one side, whatever is added or renamed.
+
+    Exact copies only: text that two documents share in part can be on both sides.
+    """
     return int(sha256[:16], 16) < share * 2**64
 
 
