@@ -199,7 +199,7 @@ def check_values(cfg: DictConfig) -> None:
              f"does not divide scale.batch={s.batch}; choose a divisor, or budget=per_worker")  # fmt: skip
     for name in ("aggregator", "outer", "compressor"):
         need((a.inner_steps is None) == (a[name] is None), f"algorithm.{name}",
-             "rounds need inner_steps, compressor, aggregator and outer; synchronous training none of them")  # fmt: skip
+             "rounds need inner_steps, compressor, aggregator and outer, synchronous training none")  # fmt: skip
     if a.outer:
         momentum, nesterov = a.outer.get("momentum", 0.0), a.outer.get("nesterov", False)
         need(isinstance(momentum, int | float) and 0 <= momentum < 1, "algorithm.outer.momentum", "must lie in [0, 1)")

@@ -10,9 +10,10 @@ Start it again after any interruption: it resumes from its last checkpoint, bit 
 
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 import torch
@@ -36,6 +37,7 @@ from lowcomm.workloads import Workload
 
 log = logging.getLogger(__name__)
 Trainer = Synchronous | Rounds
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -50,7 +52,7 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
     """
     cfg = checked(cfg)
     with process_group(cfg.scale.device), threads(cfg.scale.threads):
-        wire = Wire(cfg.workers)
+        wire = as_config_error(Wire, cfg.workers)
         folder = RunDir(run_dir_of(cfg), cfg, overrides, leader=wire.rank == 0)
         try:
             if folder.record.exists():
@@ -119,11 +121,16 @@ def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
     if not wire.rank:
         wire.barrier()
     batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
-    try:
-        workload.batch(0, cfg.workers, 0, batch)
-    except ValueError as error:
-        raise ConfigError(f"workload={cfg.workload.name}: {error}") from error
+    as_config_error(workload.batch, 0, cfg.workers, 0, batch)
     return workload
+
+
+def as_config_error(call: Callable[..., T], *args: Any) -> T:
+    """Rooms that know no configuration raise ValueError; before the first step it is one of the configuration."""
+    try:
+        return call(*args)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def total_steps(cfg: DictConfig, params: dict, workload: Workload) -> int:
@@ -158,7 +165,7 @@ def build_trainer(cfg: DictConfig, model: torch.nn.Module, params: dict, workloa
 def restore(cfg: DictConfig, trainer: Trainer, tracker: Tracker, folder: RunDir, wire: Wire) -> int:
     """Load the last whole checkpoint; return the ticks done so far."""
     wire.barrier()
-    found = checkpoint.latest(folder.checkpoints, digest(cfg))
+    found = as_config_error(checkpoint.latest, folder.checkpoints, digest(cfg))
     if found is None:
         tracker.resume(0, 0)
         return 0

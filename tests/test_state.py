@@ -1,0 +1,132 @@
+"""Stop anywhere, start again: bitwise the uninterrupted run, for every algorithm."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runs import ALGORITHMS, TINY, metrics, run, run_in_pieces
+
+
+def same(a: dict, b: dict) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_resume_is_bitwise(tmp_path, name):
+    """Pieces of 3 ticks stop mid-round (H = 4), in the middle of a worker, before and after evaluations."""
+    whole = run(tmp_path / "whole", *ALGORITHMS[name])
+    pieces = run_in_pieces(tmp_path / "pieces", 3, *ALGORITHMS[name])
+    assert same(whole[0], pieces[0])
+    assert whole[1] == pieces[1]
+    assert whole[2]["outcome"]["weights"] == pieces[2]["outcome"]["weights"]
+    assert whole[2]["outcome"]["bytes"] == pieces[2]["outcome"]["bytes"]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("low", [["model.dtype=bfloat16"], ["scale.precision=bf16"]], ids=["bf16-weights", "autocast"])
+def test_resume_is_bitwise_under_bf16(tmp_path, name, low):
+    whole = run(tmp_path / "whole", *ALGORITHMS[name], *low)
+    pieces = run_in_pieces(tmp_path / "pieces", 7, *ALGORITHMS[name], *low)
+    assert same(whole[0], pieces[0])
+    assert whole[1] == pieces[1]
+
+
+def test_evaluating_changes_nothing(tmp_path):
+    """GPA and Schedule-Free are evaluated at x; y must come back bit for bit."""
+    for name in ("gpa", "schedule-free", "diloco-W4"):
+        often = run(tmp_path / f"{name}-often", *ALGORITHMS[name], "scale.eval_every=1")
+        seldom = run(tmp_path / f"{name}-seldom", *ALGORITHMS[name], "scale.eval_every=20")
+        assert same(often[0], seldom[0]), name
+
+
+def test_a_kill_loses_nothing_that_was_committed(tmp_path):
+    """SIGKILL at an arbitrary moment of a real process, then the same command again."""
+    whole = run(tmp_path / "whole", *ALGORITHMS["diloco-W4"], "scale.steps=60", "scale.eval_every=20")
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "lowcomm.train", *TINY, *ALGORITHMS["diloco-W4"], "scale.steps=60",
+               "scale.eval_every=20", f"run_dir={folder}"]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while process.poll() is None and len(list((folder / "checkpoints").glob("tick-*"))) < 2:
+        pass
+    process.kill()
+    process.wait()
+    assert not (folder / "record.json").exists()
+    resumed = run(folder, *ALGORITHMS["diloco-W4"], "scale.steps=60", "scale.eval_every=20")
+    assert same(whole[0], resumed[0])
+    assert whole[1] == resumed[1]
+
+
+def test_a_signal_stops_at_the_next_step_and_saves(tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "lowcomm.train", *TINY, "scale.steps=5000", f"run_dir={folder}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (folder / "checkpoints").exists():
+        pass
+    process.terminate()
+    _, err = process.communicate()
+    assert "run the same command to go on" in err
+    assert metrics(folder)
+    assert process.returncode == 1
+
+
+def test_a_finished_run_is_returned_not_repeated(tmp_path):
+    first = run(tmp_path / "run")
+    before = (tmp_path / "run" / "record.json").stat().st_mtime_ns
+    assert run(tmp_path / "run")[2] == first[2]
+    assert (tmp_path / "run" / "record.json").stat().st_mtime_ns == before
+
+
+def test_nan_loss_stops_naming_the_step_and_keeps_the_last_checkpoint(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(FloatingPointError, match=r"loss is (nan|inf) at step \d+"):
+        run(folder, "algorithm.inner.lr=1e30", "algorithm.clip=null", "scale.checkpoint_every=1", "scale.steps=50")
+    assert list((folder / "checkpoints").glob("tick-*"))
+    assert not (folder / "record.json").exists()
+
+
+def test_the_run_directory_is_one_configurations(tmp_path):
+    from lowcomm.blocks import ConfigError
+
+    run(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"seed: 0 -> 1"):
+        run(tmp_path / "run", "seed=1")
+
+
+def test_two_processes_cannot_share_a_run(tmp_path):
+    from lowcomm.blocks import ConfigError
+    from lowcomm.config import checked, load_config
+    from lowcomm.run_dir import RunDir
+
+    folder = tmp_path / "run"
+    held = RunDir(folder, checked(load_config([*TINY, f"run_dir={folder}"])), [], leader=True)
+    with pytest.raises(ConfigError, match="another process"):
+        run(folder)
+    held.release()
+    run(folder)
+
+
+def test_no_space_is_said_before_the_first_step(tmp_path, monkeypatch):
+    from lowcomm import run_dir
+    from lowcomm.blocks import ConfigError
+
+    monkeypatch.setattr(run_dir.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000}))
+    with pytest.raises(ConfigError, match=r"GB free"):
+        run(tmp_path / "run")
+
+
+def test_too_little_data_for_one_batch(tmp_path):
+    from lowcomm.blocks import ConfigError
+
+    with pytest.raises(ConfigError, match="1438 training images.*lower workers or scale.batch"):
+        run(tmp_path / "run", "scale.batch=4096")
+
+
+def test_an_unwritable_run_directory(tmp_path):
+    from lowcomm.blocks import ConfigError
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="run_dir"):
+        run(Path(tmp_path / "file" / "run"))
