@@ -102,8 +102,7 @@ def _encode_tensors(body, old, new, codec, writer, threads, progress):
         if hashes[0] == hashes[1] and np.array_equal(a, b):
             return hashes, (np.empty(0, np.uint32), b[:0]) if codec == "paper" else Coded(Mode.SAME, 0, b"")
         if codec == "paper":
-            position = np.empty(len(b), np.uint32)
-            position = position[: paper.differences(a, b, position)].copy()
+            position = paper.differences(a, b)
             return hashes, (position, b[position])
         return hashes, encode_packed(a, b, layout)
 
