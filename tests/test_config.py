@@ -104,6 +104,14 @@ def test_a_targets_own_range_check_comes_back_with_the_blocks_path(override):
         build("algorithm.inner", cfg.algorithm.inner, [torch.nn.Parameter(torch.ones(2))])
 
 
+def test_a_misspelt_key_of_the_model_is_found_before_a_corpus_is_prepared(tmp_path, monkeypatch):
+    from lowcomm import train
+
+    monkeypatch.setattr(train, "build_workload", lambda *_: pytest.fail("work was begun"))
+    with pytest.raises(ConfigError, match=r"hiden_size.*hidden_size"):
+        train.run_overrides(["+model.config.hiden_size=8", f"run_dir={tmp_path}"])
+
+
 def test_identity_of_a_run():
     """Session keys do not enter the digest; everything else does; the name is the same for all seeds but its end."""
     base = config("seed=1")

@@ -67,6 +67,7 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     """The run itself, from nothing or from its last checkpoint."""
     started = datetime.now(UTC)
     reset_peak_memory()
+    models.architecture(cfg.model)  # a mistake there is found before a corpus is prepared
     workload = build_workload(cfg, wire)
     model = models.build(cfg.model, seed=cfg.seed).to(cfg.scale.device)
     params = models.parameters(model)
@@ -121,7 +122,7 @@ def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
     if not wire.rank:
         wire.barrier()
     batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
-    as_config_error(workload.batch, 0, cfg.workers, 0, batch)
+    as_config_error(workload.check, cfg.workers, batch, cfg.scale.eval_samples)
     return workload
 
 
@@ -197,6 +198,8 @@ def main(cfg: DictConfig) -> float:
         raise SystemExit(f"error: {error}") from None
     except FloatingPointError as error:
         raise SystemExit(f"stopped: {error}; the last good checkpoint is kept") from None
+    except OSError as error:
+        raise SystemExit(f"stopped: {error}; run the same command to go on from the last checkpoint") from None
     except Stopped as note:
         raise SystemExit(f"{note}") from None
     if not result:

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.reference.diloco import diloco
-from tests.toys import Point, Quadratic, Regression, net
 
 from lowcomm.config import AlgorithmConfig, ScaleConfig, ScheduleConfig
 from lowcomm.inner import InnerStep
@@ -16,6 +14,8 @@ from lowcomm.outer.compress import Identity
 from lowcomm.outer.loop import OuterLoop
 from lowcomm.outer.workers import Wire
 from lowcomm.training import Rounds, Synchronous
+from tests.reference.diloco import diloco
+from tests.toys import Point, Quadratic, Regression, net
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "diloco.json").read_text())
 START = torch.linspace(-1, 1, 6, dtype=torch.float64)

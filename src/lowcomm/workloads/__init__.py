@@ -17,6 +17,9 @@ class Workload(Protocol):
     unit: str  # "tokens" or "images": what throughput and budgets count
     units_per_sample: int
 
+    def check(self, workers: int, size: int, eval_samples: int = 1) -> None:
+        """Raise ValueError with the numbers when there is too little data for one step or one evaluation."""
+
     def batch(self, worker: int, workers: int, step: int, size: int) -> dict[str, Tensor]:
         """`size` samples for one inner step of one worker; workers are disjoint within an epoch."""
 
