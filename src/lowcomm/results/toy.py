@@ -15,7 +15,7 @@ Path = list[Tensor]  # points (2,)
 class Bowls:
     """Worker r minimises f_r(w) = 0.5 (w - c_r)' A (w - c_r) with noisy gradients, the run their mean; float64."""
 
-    def __init__(self, workers: int = 4, spread: float = 0.6, noise: float = 0.4, seed: int = 0):
+    def __init__(self, workers: int = 4, spread: float = 0.9, noise: float = 0.4, seed: int = 0):
         self.generator = torch.Generator().manual_seed(seed)
         angles = torch.arange(workers, dtype=torch.float64) * (2 * torch.pi / workers)
         self.centers = spread * torch.stack([angles.cos(), angles.sin()], 1)  # (workers, 2)
@@ -37,7 +37,7 @@ def landscape(ax: Axes, bowls: Bowls, box: tuple[float, float, float, float]) ->
     """Contours of the mean loss and the workers' centers in (left, right, bottom, top)."""
     x, y = (torch.linspace(lo, hi, 120, dtype=torch.float64) for lo, hi in (box[:2], box[2:]))
     grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
-    ax.contour(x, y, bowls.loss(grid).log(), 14, colors="#cccccc", linewidths=0.7)
+    ax.contour(x, y, bowls.loss(grid).log(), 14, colors="#cccccc", linewidths=0.7, linestyles="solid")
     for center, color in zip(bowls.centers, WORKERS, strict=False):
         ax.plot(*center, "x", color=color, markersize=7)
     ax.set(xlim=box[:2], ylim=box[2:], aspect="equal", xlabel="$w_1$", ylabel="$w_2$")
