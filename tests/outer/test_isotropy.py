@@ -173,7 +173,7 @@ def test_gram_agrees_with_svd_at_a_large_condition():
 
 @pytest.mark.parametrize(("shape", "condition"), [((512, 640), 500), ((640, 512), 500), ((512, 640), 5000)])
 def test_gram_of_large_matrices(shape, condition):
-    # From 512 on the long product runs in float32 while the condition allows it, and then only where float32 is float32.
+    # From 512 on the long product runs in float32 while condition and settings allow it.
     want = with_spectrum(torch.ones(512), *shape)
     g = with_spectrum(torch.linspace(condition, 1, 512), *shape).float()
     got = polar(g)

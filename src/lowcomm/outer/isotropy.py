@@ -76,12 +76,12 @@ def isotropize(matrix: Tensor, method: Method = "gram", scale: Scale = "mean") -
         raise ValueError(f"scale={scale!r}: choose mean, rms or spectral")
     if scale == "mean" and method in ("svd", "gram"):
         return map_spectrum(matrix, lambda sigma: sigma.mean().expand_as(sigma), method)
-    factor, rank = polar(matrix, method), min(matrix.shape)
+    direction, rank = polar(matrix, method), min(matrix.shape)
     if scale == "spectral":
-        return factor * math.sqrt(matrix.shape[0] / matrix.shape[1])
-    unit, exponent = _unit(matrix)
-    size = unit.norm() / math.sqrt(rank) if scale == "rms" else (unit * factor).sum() / rank
-    return factor * torch.ldexp(size, exponent)
+        return direction * math.sqrt(matrix.shape[0] / matrix.shape[1])
+    unit, power = _unit(matrix)
+    size = unit.norm() / math.sqrt(rank) if scale == "rms" else (unit * direction).sum() / rank
+    return direction * (size * power)
 
 
 def clip(matrix: Tensor, side: Literal["high", "low"], method: Literal["svd", "gram"] = "gram") -> Tensor:
@@ -97,18 +97,18 @@ def clip(matrix: Tensor, side: Literal["high", "low"], method: Literal["svd", "g
 
 def map_spectrum(matrix: Tensor, transform: Callable[[Tensor], Tensor], method: Literal["svd", "gram"]) -> Tensor:
     """``U diag(transform(sigma)) V^T``; ``transform`` sees the ``r`` float64 singular values, null ones as zero."""
-    unit, exponent = _unit(matrix)
+    unit, power = _unit(matrix)
     if method == "svd":
         u, sigma, vh = torch.linalg.svd(unit, full_matrices=False)
         sigma = _without_null(sigma, _cutoff(matrix))
-        wanted = torch.where(sigma > 0, transform(torch.ldexp(sigma, exponent)), 0)
+        wanted = torch.where(sigma > 0, transform(sigma * power), 0)
         return ((u * wanted) @ vh).to(_working_dtype(matrix))
     if method != "gram":
         raise ValueError(f"method={method!r} knows no singular values: choose svd or gram")
     wide = unit.shape[0] <= unit.shape[1]
     short = unit if wide else unit.T
     sigma, u = _gram_eigen(short, _cutoff(matrix))
-    wanted = transform(torch.ldexp(sigma, exponent))
+    wanted = transform(sigma * power)
     gain = torch.where(sigma > 0, wanted / sigma, 0)
     filtered, dtype = (u * gain) @ u.T, _working_dtype(matrix)
     if dtype == torch.float32 and _float32_suffices(short, gain.max() * sigma[0], wanted.max()):
@@ -125,7 +125,7 @@ def triplets(
     Null are those of the rank policy and any whose singular value is not above ``floor``.
     Raises ValueError as :func:`polar` does.
     """
-    unit, exponent = _unit(matrix)
+    unit, power = _unit(matrix)
     if method == "svd":
         u, sigma, vh = torch.linalg.svd(unit, full_matrices=False)
         sigma = _without_null(sigma, _cutoff(matrix))
@@ -137,7 +137,7 @@ def triplets(
             u, vh = vh.T, u.T
     else:
         raise ValueError(f"method={method!r} knows no singular values: choose svd or gram")
-    sigma = torch.ldexp(sigma, exponent)
+    sigma = sigma * power
     alive = sigma > floor
     return u * alive, sigma * alive, vh * alive[:, None]
 
@@ -147,8 +147,8 @@ def spectrum(matrix: Tensor) -> Tensor:
 
     Raises ValueError as :func:`polar` does.
     """
-    unit, exponent = _unit(matrix)
-    return torch.ldexp(_without_null(torch.linalg.svdvals(unit), _cutoff(matrix)), exponent)
+    unit, power = _unit(matrix)
+    return _without_null(torch.linalg.svdvals(unit), _cutoff(matrix)) * power
 
 
 def null_below(matrix: Tensor, sigma: Tensor) -> Tensor:
@@ -196,9 +196,9 @@ def _steps(method: str) -> tuple[tuple[float, float, float], ...]:
 
 
 def _unit(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The matrix in float64 over a power of two that brings its largest entry into [1/2, 1), and the exponent.
+    """The matrix in float64 over a power of two that brings its largest entry into [1/2, 1), and that power.
 
-    A power of two costs no rounding, and squares of tiny or huge entries stay in range.
+    The division costs no rounding, and squares of tiny or huge entries stay in range.
     """
     if matrix.ndim != 2 or matrix.numel() == 0 or not matrix.is_floating_point():
         raise ValueError(f"{matrix.dtype} tensor of shape {tuple(matrix.shape)}: need a non-empty float matrix")
@@ -206,7 +206,8 @@ def _unit(matrix: Tensor) -> tuple[Tensor, Tensor]:
     if not (torch.isfinite(low) and torch.isfinite(high)):
         raise ValueError("non-finite entry in a matrix: look for the worker that diverged")
     exponent = torch.frexp(torch.maximum(-low, high).double()).exponent.clamp(-1000, 1000)
-    return torch.ldexp(matrix.double(), -exponent), exponent
+    power = torch.pow(2.0, exponent.double())
+    return matrix.double() / power, power
 
 
 def _working_dtype(matrix: Tensor) -> torch.dtype:

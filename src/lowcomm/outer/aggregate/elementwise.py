@@ -45,7 +45,7 @@ def ties(deltas: Tensor, density: float = 0.9, rule: Literal["paper", "original"
     total = torch.zeros_like(deltas[0], dtype=torch.promote_types(deltas.dtype, torch.float32))
     count = torch.zeros_like(total)
     for delta, mask in zip(each_worker(deltas), masks, strict=True):
-        agrees = mask & (delta.sign() == elected) & (elected != 0)
+        agrees = mask & (delta.sign() == elected)
         total += delta * agrees
         count += agrees
     return total / count.clamp(min=1)
