@@ -32,7 +32,7 @@ lint: $(READY) ## style of the code, outputs left in notebooks
 	$(PY) -m nbstripout --verify $(NOTEBOOKS) </dev/null
 
 test: $(READY) ## the test suite
-	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) tests
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) -m 'not slow' tests
 
 smoke: $(READY) ## a few steps of every algorithm preset, on text and on images
 	rm -rf runs/smoke

@@ -1,10 +1,12 @@
 """One lock, exact and closed: environment.yml, make and the package metadata cannot disagree with it."""
 
+import ast
 import hashlib
 import importlib.util
 import re
+import sys
 import tomllib
-from importlib.metadata import requires, version
+from importlib.metadata import packages_distributions, requires, version
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,25 @@ def test_lock_is_closed_and_satisfies_pyproject() -> None:
             child = Requirement(line)
             if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in {"", *need.extras}):
                 todo.append(child)
+
+
+def test_what_the_code_imports_is_declared() -> None:
+    """A package that comes along with another one today need not do so tomorrow."""
+    files = [f for folder in ("src", "tests", "bench", "tools") for f in (ROOT / folder).rglob("*.py")]
+    imported = {
+        name.partition(".")[0]
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        for name in (
+            [alias.name for alias in node.names] if isinstance(node, ast.Import)
+            else [node.module] if isinstance(node, ast.ImportFrom) and not node.level else []
+        )
+    }  # fmt: skip
+    foreign = imported - set(sys.stdlib_module_names) - {"lowcomm", "tests"}
+    distributions = packages_distributions()
+    known = {canonicalize_name(need.name) for need in declared()}
+    undeclared = {m for m in foreign if not known & {canonicalize_name(d) for d in distributions.get(m, [])}}
+    assert undeclared == set(), "name its package in pyproject.toml and requirements.lock"
 
 
 def test_what_is_installed_is_what_is_locked() -> None:
