@@ -1,7 +1,6 @@
 """GPA, unchanged, under GradScaler, DistributedDataParallel, distributed checkpoints and the Transformers Trainer."""
 
 import copy
-import socket
 
 import pytest
 import torch
@@ -56,9 +55,9 @@ def test_grad_scaler_skips_the_whole_step(kernel):
     assert torch.equal(p, q)
 
 
-def ddp_worker(rank, port, folder):
+def ddp_worker(rank, folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=2)
     model = nn.parallel.DistributedDataParallel(net())
     optimizer = GPAAdamW(model.parameters(), **OPTIONS)
     optimizer.train()
@@ -74,10 +73,7 @@ def ddp_worker(rank, port, folder):
 
 
 def test_ddp(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(ddp_worker, (port, tmp_path), nprocs=2)
+    mp.spawn(ddp_worker, (tmp_path,), nprocs=2)
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     model = net()
     optimizer = GPAAdamW(model.parameters(), **OPTIONS)

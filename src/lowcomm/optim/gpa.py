@@ -41,7 +41,7 @@ class GPA(Optimizer):
 
     Args:
         params: tensors, (name, tensor) pairs or group dicts; mu_x, mu_y and decay_at may differ by group.
-        base: called once as `base(params)`; returns the torch optimizer that moves z.
+        base: called once as `base(params)`; returns the torch optimizer that moves z, one that steps without closure.
         mu_x: 0 is the base optimizer itself, 1 freezes x. See `horizon.mu_x_from_horizon`.
         mu_y: 1 takes the gradient at x (primal averaging). Change it during training in eval mode only.
         decay_at: "z" leaves weight decay to the base, which applies its own rule at z; "y" switches the base's off and
