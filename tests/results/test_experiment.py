@@ -1,5 +1,6 @@
 import pytest
 
+from lowcomm.config import checked, load_config
 from lowcomm.results.experiment import home, load, names, parse
 from lowcomm.results.grid import at_scale, plan, tuning_runs
 from lowcomm.results.reported import reported
@@ -94,3 +95,12 @@ def test_cited_rows_are_planned_once_at_their_home():
 def test_a_collection_plans_the_tables_it_draws_from():
     runs = plan([load("gpa/abstract")], "smoke", lambda run: False)[1]
     assert {r.experiment for r in runs} >= {"gpa/table2", "gpa/vit-small"}
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_row_of_every_scale_is_a_valid_configuration(name):
+    experiment = load(name)
+    for scale in experiment.scales:
+        for row in at_scale(experiment, scale):
+            for run in tuning_runs(experiment, row, scale)[:1] if row.overrides else []:
+                checked(load_config(list(run.overrides)))
