@@ -54,19 +54,21 @@ def ours(cell: Cell) -> str:
 
 
 def links(experiment: Experiment, cell: Cell, records: Path, links_from: Path | None) -> str:
-    """The tuned value and one link per seed."""
+    """The tuned value and the records, one link per seed."""
     if not cell.paths or cell.paths == ["computed"]:
         return "".join(cell.paths)
-    paths = [
-        f"[{seed}]({os.path.relpath(records / path, links_from)})" if links_from else path
-        for seed, path in zip(cell.values, cell.paths, strict=True)
-    ]
+    if links_from is None:
+        seeds = ",".join(map(str, cell.values))
+        shown = f"{cell.paths[0].rpartition('-seed')[0]}-seed{{{seeds}}}.json"
+    else:
+        places = [os.path.relpath(records / path, links_from) for path in cell.paths]
+        shown = "seeds " + " ".join(f"[{seed}]({place})" for seed, place in zip(cell.values, places, strict=True))
     value = ""
     if cell.tuned is not None:
         owner, _ = home(experiment, cell.row)
         key = next(g.tune.key for g in owner.scales.values() if g.tune)
-        value = f"{key.rpartition('.')[2]} {cell.tuned:g}{' (edge of its grid)' if cell.edge else ''}, seeds "
-    return value + " ".join(paths)
+        value = f"{key.rpartition('.')[2]} {cell.tuned:g}{' (edge of its grid)' if cell.edge else ''}, "
+    return value + shown
 
 
 def markdown(name: str, scales: list[str], folder: Path, records: Path = RECORDS) -> str:
