@@ -157,8 +157,9 @@ def test_options_of_the_base_survive_and_can_be_set_per_group():
         GPA([nn.Parameter(torch.zeros(3))], BASES["muon"])
 
 
-@pytest.mark.parametrize("wd", [0.0, 0.1])
-def test_fused_in_blocks_is_fused_bit_for_bit(monkeypatch, wd):
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "decay_at": "y"}])
+@pytest.mark.parametrize("group", [{}, {"amsgrad": True}, {"maximize": True}])
+def test_fused_in_blocks_is_fused_bit_for_bit(monkeypatch, options, group):
     """Large parameters on a CPU go block by block; the last block is short, some parameters stay whole."""
     found = []
     for small in (1 << 40, 100):  # never in blocks; in blocks of 64 from 100 weights on
@@ -168,16 +169,19 @@ def test_fused_in_blocks_is_fused_bit_for_bit(monkeypatch, wd):
         shapes = [(30, 10), (5, 5), (100,), (20, 30)]
         ps = [nn.Parameter(torch.randn(shape, generator=generator)) for shape in shapes]
         ps[3] = nn.Parameter(ps[3].detach().t())
-        groups = [{"params": ps[:2], "mu_y": 0.5}, {"params": ps[2:]}]
-        optimizer = GPAAdamW(groups, lr=0.01, weight_decay=wd, mu_x=0.9, fused=True)
+        groups = [{"params": ps[:2], "mu_y": 0.5}, {"params": ps[2:]} | group]
+        optimizer = GPAAdamW(groups, lr=0.01, mu_x=0.9, fused=True, **options)
         calls = []
         monkeypatch.setattr(optimizer, "_move_in_blocks", counted(calls, optimizer._move_in_blocks))
         optimizer.train()
         for step in range(6):
             for i, p in enumerate(ps):
                 p.grad = None if i == 0 and step == 3 else torch.randn(p.shape, generator=generator) + p.detach()
+            if step == 4:
+                ps[0].grad = ps[0].grad.t().contiguous().t()
             optimizer.step()
-        assert len(calls) == (0 if small > 100 else 4 + 5)
+        first, second = 3, 0 if group else 5  # of steps 1 to 5: one without, one with a transposed gradient
+        assert len(calls) == (0 if small > 100 or "decay_at" in options else first + second)
         found.append((ps, optimizer.state_dict()))
     equal(found[0][1], found[1][1])
     assert all(torch.equal(p, q) for p, q in zip(found[0][0], found[1][0], strict=True))

@@ -57,8 +57,7 @@ class GPA(Optimizer):
         self.base = base(params)  # params may be a generator: from here on only the base's groups are read
         if callable(getattr(self.base, "eval", None)):
             raise ValueError(f"base={type(self.base).__name__}: it averages already; give the optimizer inside it")
-        groups = [dict(group) for group in self.base.param_groups]
-        self.base.param_groups = []  # filled with z for the length of a step
+        groups, self.base.param_groups = self.base.param_groups, []  # filled with z for the length of a step
         ours = {"mu_x": mu_x, "mu_y": mu_y, "decay_at": decay_at, "train_mode": False}
         super().__init__(groups, self.base.defaults | ours)
 
