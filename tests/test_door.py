@@ -65,7 +65,7 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):
     first.log(2, {"train/loss": 1.0})
     first.close()
     second = Tracker(tmp_path, LoggerConfig(progress=False), True, "tokens", 8, 10)
-    second.resume(1, position)
+    second.resume(1, 1, position)
     second.log(2, {"train/loss": 1.5})
     second.close()
     assert [line["train/loss"] for line in read_metrics(tmp_path)] == [2.0, 1.5]

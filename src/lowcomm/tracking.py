@@ -28,7 +28,7 @@ from lowcomm.config import LoggerConfig
 class Tracker:
     """Rank 0 writes; on other ranks every method does nothing."""
 
-    def __init__(self, run_dir: Path, cfg: LoggerConfig, active: bool, unit: str, units_per_step: int, steps: int):
+    def __init__(self, run_dir: Path, cfg: LoggerConfig, active: bool, unit: str, units_per_step: int, ticks: int):
         self.active, self.unit, self.units_per_step = active, unit, units_per_step
         self.started = self.last_time = time.perf_counter()
         self.last_step = 0
@@ -37,16 +37,21 @@ class Tracker:
             return
         self.file = self.path.open("ab")
         shown = cfg.progress and sys.stderr.isatty()
-        self.bar = tqdm(total=steps, unit="step", disable=not shown, dynamic_ncols=True)
+        self.bar = tqdm(total=ticks, unit="step", disable=not shown, dynamic_ncols=True)
         if cfg.wandb != "disabled":
             self.wandb = start_wandb(run_dir, cfg)
 
-    def resume(self, step: int, position: int) -> None:
+    def resume(self, step: int, ticks: int, position: int) -> None:
         """Forget the lines written after the checkpoint; `position` is the file's length in bytes at that time."""
         self.last_step = step
         if self.active:
             self.file.truncate(position)
-            self.bar.update(step)
+            self.bar.update(ticks)
+
+    def tick(self) -> None:
+        """One inner step of one of this rank's workers: what the bar counts, so that it moves within a long round."""
+        if self.active:
+            self.bar.update(1)
 
     def position(self) -> int:
         """Length of the metrics file in bytes, after everything is on the disk."""
@@ -70,7 +75,6 @@ class Tracker:
         if step > self.last_step:
             shown[f"{self.unit}/s"] = f"{speed:,.0f}"
         self.bar.set_postfix(shown, refresh=False)
-        self.bar.update(step - self.last_step)
         if self.wandb:
             self.wandb.log({k: v for k, v in line.items() if k != "step"}, step=step)
         self.last_step, self.last_time = step, now

@@ -76,7 +76,8 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     trainer = build_trainer(cfg, model, params, workload, wire, steps, batch)
     folder.need_space(3 * (tensor_bytes(dict(params)) * 4 * len(wire.local)))
     units_per_step = batch * cfg.workers * workload.units_per_sample
-    tracker = Tracker(folder.path, cfg.logger, wire.rank == 0, workload.unit, units_per_step, steps)
+    ticks_of_a_step = len(wire.local) if isinstance(trainer, Rounds) else 1
+    tracker = Tracker(folder.path, cfg.logger, wire.rank == 0, workload.unit, units_per_step, steps * ticks_of_a_step)
     ticks = restore(cfg, trainer, tracker, folder, wire)
     begun = ticks
 
@@ -87,13 +88,14 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
             before = trainer.step
             report = trainer.advance()
             ticks += 1
+            tracker.tick()
             if report:
                 tracker.log(trainer.step, report)
                 if trainer.done or trainer.step // cfg.scale.eval_every > before // cfg.scale.eval_every:
                     evaluate(trainer, model, workload, tracker, cfg)
             # A signal reaches the ranks at different steps: only a lone process can stop between its checkpoints.
             asked = cfg.stop_after is not None and ticks - begun >= cfg.stop_after or (stop and wire.ranks == 1)
-            if not trainer.done and (asked or ticks % (cfg.scale.checkpoint_every * len(wire.local)) == 0):
+            if not trainer.done and (asked or ticks % (cfg.scale.checkpoint_every * ticks_of_a_step) == 0):
                 shared = {"ticks": ticks, "metrics": tracker.position(), "trainer": trainer.shared_state()}
                 checkpoint.save(folder.checkpoints, digest(cfg), ticks, shared, trainer.worker_states(), wire)
             if asked and not trainer.done:
@@ -168,11 +170,11 @@ def restore(cfg: DictConfig, trainer: Trainer, tracker: Tracker, folder: RunDir,
     wire.barrier()
     found = as_config_error(checkpoint.latest, folder.checkpoints, digest(cfg))
     if found is None:
-        tracker.resume(0, 0)
+        tracker.resume(0, 0, 0)
         return 0
     _, shared, worker_state = checkpoint.load(found, cfg.scale.device)
     trainer.load(shared["trainer"], worker_state)
-    tracker.resume(trainer.step, shared["metrics"])
+    tracker.resume(trainer.step, shared["ticks"], shared["metrics"])
     log.info("resumed at step %d", trainer.step)
     return shared["ticks"]
 
