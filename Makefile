@@ -51,7 +51,7 @@ reproduce-gpa: $(READY) ## the same for the tables of the GPA paper
 tables: $(READY) ## tables and figures again, from the records alone (seconds)
 	$(PY) -m lowcomm.results
 
-notebooks: $(READY) ## run the notebooks on the records; pages in runs/notebooks (1 minute)
+notebooks: $(READY) ## run the notebooks on the records; pages in runs/notebooks (20 s of CPU time)
 	$(PY) -m nbconvert --execute --to html --output-dir runs/notebooks $(NOTEBOOKS)
 
 bench: $(READY) ## speed and memory against plain PyTorch, in one process, medians and ratios
