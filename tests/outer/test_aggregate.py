@@ -38,6 +38,7 @@ RULES = {
     "iso_c": iso_c,
     "iso_cts": iso_cts,
     "iso_cts-half": functools.partial(iso_cts, common=0.5, method="svd"),
+    "iso_c-fast": functools.partial(iso_c, method="newton-schulz", scale="rms"),
     "clip": functools.partial(aggregate.clip, side="high"),
 }
 MATRIX_RULES = ("tsv", "iso_c", "iso_cts", "clip")
@@ -377,7 +378,7 @@ def test_global_randomness_is_left_alone():
 
 
 @pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("shape", [(), (1,), (6,), (3, 4), (1, 7), (7, 1), (2, 3, 4), (4, 3, 2, 2)])
+@pytest.mark.parametrize("shape", [(), (1,), (6,), (3, 4), (6, 4), (1, 7), (7, 1), (2, 3, 4), (4, 3, 2, 2)])
 def test_every_shape_comes_back(name, shape):
     deltas = gaussian(25, 3, *shape)
     before = deltas.clone()

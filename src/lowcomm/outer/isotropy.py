@@ -106,15 +106,13 @@ def map_spectrum(matrix: Tensor, transform: Callable[[Tensor], Tensor], method: 
     if method != "gram":
         raise ValueError(f"method={method!r} knows no singular values: choose svd or gram")
     wide = unit.shape[0] <= unit.shape[1]
-    short = unit if wide else unit.T
-    sigma, u = _gram_eigen(short, _cutoff(matrix))
+    sigma, u = _gram_eigen(unit if wide else unit.T, _cutoff(matrix))
     wanted = transform(sigma * power)
     gain = torch.where(sigma > 0, wanted / sigma, 0)
     filtered, dtype = (u * gain) @ u.T, _working_dtype(matrix)
-    if dtype == torch.float32 and _float32_suffices(short, gain.max() * sigma[0], wanted.max()):
-        filtered, short = filtered.to(dtype), short.to(dtype)
-    mapped = filtered @ short
-    return (mapped if wide else mapped.T).to(dtype)
+    if dtype == torch.float32 and _float32_suffices(filtered, gain.max() * sigma[0], wanted.max()):
+        filtered, unit = filtered.to(dtype), unit.to(dtype)
+    return (filtered @ unit if wide else unit @ filtered).to(dtype)
 
 
 def triplets(
@@ -168,13 +166,13 @@ def _gram_eigen(short: Tensor, cutoff: float) -> tuple[Tensor, Tensor]:
     return _without_null(squares.flip(0).clamp(min=0).sqrt(), max(cutoff, resolution)), u.flip(1)
 
 
-def _float32_suffices(short: Tensor, amplified: Tensor, largest: Tensor) -> bool:
+def _float32_suffices(filtered: Tensor, amplified: Tensor, largest: Tensor) -> bool:
     """Whether the long product, half of a CPU's time on wide matrices, may run in float32.
 
     Its relative error is about ``eps * amplified / largest / sqrt(r)``: 2e-6 at most here. Small matrices gain nothing.
     """
-    exact = short.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
-    return exact and len(short) >= 512 and bool(amplified < 1000 * largest)
+    exact = filtered.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
+    return exact and len(filtered) >= 512 and bool(amplified < 1000 * largest)
 
 
 def _newton_schulz(unit: Tensor, steps: tuple[tuple[float, float, float], ...], dtype: torch.dtype) -> Tensor:
@@ -184,7 +182,7 @@ def _newton_schulz(unit: Tensor, steps: tuple[tuple[float, float, float], ...], 
     for a, b, c in steps:
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if x.shape == unit.shape else x.T
+    return x if x.shape == unit.shape else x.T.contiguous()
 
 
 def _steps(method: str) -> tuple[tuple[float, float, float], ...]:
