@@ -9,6 +9,7 @@ from omegaconf import OmegaConf
 
 from lowcomm.blocks import ConfigError, build
 from lowcomm.config import CONF, Config, checked, digest, flat_keys, load_config, run_name
+from lowcomm.train import inner_factory, swapped_under_tuned
 
 
 def options(group: str) -> list[str]:
@@ -22,13 +23,15 @@ def config(*overrides: str):
 @pytest.mark.parametrize("algorithm", options("algorithm"))
 def test_every_algorithm_composes_and_its_inner_optimizer_steps(algorithm):
     cfg = config(f"algorithm={algorithm}")
-    weight = torch.nn.Parameter(torch.ones(4, 4))
-    optimizer = build("algorithm.inner", cfg.algorithm.inner, [weight])
+    model = torch.nn.ModuleDict({"layers": torch.nn.Sequential(torch.nn.Linear(4, 4, bias=False))})
+    weight = model["layers"][0].weight
+    torch.nn.init.eye_(weight)
+    optimizer = inner_factory(cfg.algorithm.inner, model, dict(model.named_parameters()))([weight])
     if hasattr(optimizer, "train"):
         optimizer.train()
-    weight.grad = torch.ones_like(weight)
+    weight.grad = torch.eye(4)
     optimizer.step()
-    assert (weight < 1).all()
+    assert (weight.diag() < 1).all()
 
 
 @pytest.mark.parametrize("scale", options("scale"))
@@ -70,6 +73,7 @@ MISTAKES = [
     (["scale.steps=null"], r"scale\.steps.*tokens_per_parameter"),
     (["workers=3"], r"workers=3.*scale\.batch"),
     (["workers=0"], r"workers=0"),
+    (["state=dsik"], r"state=dsik.*disk"),
     (["budget=split"], r"budget=split.*shared"),
     (["seed=-1"], r"seed=-1"),
     (["algorithm=diloco", "algorithm.inner_steps=0"], r"inner_steps=0"),
@@ -115,7 +119,7 @@ def test_a_misspelt_key_of_the_model_is_found_before_a_corpus_is_prepared(tmp_pa
 def test_identity_of_a_run():
     """Session keys do not enter the digest; everything else does; the name is the same for all seeds but its end."""
     base = config("seed=1")
-    assert digest(base) == digest(config("seed=1", "logger.wandb=offline", "stop_after=3", "run_dir=elsewhere"))
+    assert digest(base) == digest(config("seed=1", "logger.wandb=offline", "stop_after=3", "run_dir=x", "state=disk"))
     for override in ("seed=2", "algorithm.inner.lr=2e-3", "workers=2", "scale.threads=2"):
         assert digest(base) != digest(config("seed=1", override)), override
     assert run_name(base).replace("seed1", "seed2") == run_name(config("seed=2"))
@@ -128,6 +132,34 @@ def test_a_number_keeps_its_kind():
     assert cfg.algorithm.inner.lr == 1e-3
     for name in options("algorithm/inner"):
         assert isinstance(config("algorithm=diloco", f"algorithm/inner={name}").algorithm.inner.lr, float), name
+
+
+PRESETS = {  # the paper's methods: aggregator, and whether there is outer momentum
+    "diloco": ("mean", True), "diloco-sgd": ("mean", False), "iso-c": ("iso_c", False), "isoloco": ("iso_c", True),
+    "tiesloco": ("ties", False), "dareloco": ("dare", False), "tsvloco": ("tsv", False),
+    "isoctsloco": ("iso_cts", False), "clip-high": ("clip", True), "clip-low": ("clip", True),
+    "muloco": ("mean", True), "isoloco-muon": ("iso_c", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_isoloco_presets(name):
+    rule, momentum = PRESETS[name]
+    a = config(f"algorithm={name}").algorithm
+    assert a.aggregator["_target_"] == f"lowcomm.outer.aggregate.{rule}"
+    assert (a.outer.get("momentum", 0) > 0, a.outer.get("nesterov", False)) == (momentum, momentum)
+    assert (a.name, a.inner_steps, a.clip) == (name, 30, 1.0)
+    assert a.inner["_target_"] == ("lowcomm.optim.MuonAdamW" if "mu" in name else "torch.optim.AdamW")
+
+
+def test_tuned_numbers_are_chosen_by_model_and_algorithm_and_a_swap_is_noted():
+    cfg = config("model=llama-178m", "algorithm=isoloco")
+    assert (cfg.algorithm.inner.lr, cfg.algorithm.outer.lr, cfg.algorithm.outer.momentum) == (0.00138, 1.8, 0.8)
+    assert config("model=llama-178m", "algorithm=isoloco", "algorithm.inner.lr=1").algorithm.inner.lr == 1
+    overrides = ["model=llama-178m", "algorithm=isoloco", "algorithm/aggregator=ties"]
+    assert re.search("aggregator=ties.*llama-178m_isoloco.*tune", swapped_under_tuned(config(*overrides), overrides))
+    assert swapped_under_tuned(cfg, overrides[:2]) is None
+    assert swapped_under_tuned(config(*overrides[1:]), overrides[1:]) is None
 
 
 def test_key_budget():

@@ -87,6 +87,7 @@ class Config:
     seed: int = 0
     workers: int = 1  # W logical workers, on any number of ranks that divides it
     budget: str = "shared"  # shared: `scale.batch` is split over the workers | per_worker: each has its own
+    state: str = "device"  # where an idle worker's weights and moments rest: device | cpu | disk (in the run directory)
     run_dir: str | None = None  # default: runs/<run name>
     stop_after: int | None = None  # stop cleanly after so many inner steps of this process, to be resumed
 
@@ -94,7 +95,7 @@ class Config:
 ConfigStore.instance().store(name="schema", node=Config)
 
 # What may differ between two sessions of one run.
-SESSION_KEYS = ("run_dir", "stop_after", "logger")
+SESSION_KEYS = ("run_dir", "stop_after", "logger", "state")
 
 
 def load_config(overrides: list[str], primary: str = "train") -> DictConfig:
@@ -177,6 +178,7 @@ def check_values(cfg: DictConfig) -> None:
 
     one_of("budget", "shared", "per_worker")
     one_of("scale.device", "cpu", "cuda")
+    one_of("state", "device", "cpu", "disk")
     one_of("scale.precision", "fp32", "bf16")
     one_of("model.dtype", "float32", "bfloat16")
     one_of("logger.wandb", "disabled", "offline", "online")

@@ -8,11 +8,14 @@ Start it again after any interruption: it resumes from its last checkpoint, bit 
 `run_overrides([...])`, which returns the record of the run.
 """
 
+import inspect
 import logging
+import pkgutil
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import hydra
@@ -51,6 +54,8 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
     good checkpoint stays), Stopped after `stop_after` steps or a signal.
     """
     cfg = checked(cfg)
+    if note := swapped_under_tuned(cfg, overrides):
+        log.warning(note)
     with process_group(cfg.scale.device), threads(cfg.scale.threads):
         wire = as_config_error(Wire, cfg.workers)
         folder = RunDir(run_dir_of(cfg), cfg, overrides, leader=wire.rank == 0)
@@ -73,8 +78,9 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     params = models.parameters(model)
     steps = total_steps(cfg, params, workload)
     batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
-    trainer = build_trainer(cfg, model, params, workload, wire, steps, batch)
-    folder.need_space(3 * (tensor_bytes(dict(params)) * 4 * len(wire.local)))
+    trainer = build_trainer(cfg, model, params, workload, wire, steps, batch, folder.path)
+    copies = 3 + (cfg.state == "disk")  # checkpoints, and where idle workers rest
+    folder.need_space(copies * (tensor_bytes(dict(params)) * 4 * len(wire.local)))
     units_per_step = batch * cfg.workers * workload.units_per_sample
     ticks_of_a_step = len(wire.local) if isinstance(trainer, Rounds) else 1
     tracker = Tracker(folder.path, cfg.logger, wire.rank == 0, workload.unit, units_per_step, steps * ticks_of_a_step)
@@ -116,6 +122,15 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     return result
 
 
+def swapped_under_tuned(cfg: DictConfig, overrides: list[str]) -> str | None:
+    """A note when a block of a preset was swapped while its numbers stay those tuned for the preset."""
+    blocks = [o for o in overrides if o.startswith("algorithm/")]
+    tuned = f"tuned/{cfg.model.name}_{cfg.algorithm.name}.yaml"
+    if not blocks or not (CONF / tuned).is_file():
+        return None
+    return f"{' '.join(blocks)}: the rates in conf/{tuned} were tuned without it; tune algorithm.inner.lr and outer.lr"
+
+
 def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
     """Rank 0 first, so that a corpus is prepared once; too little data for a batch is an error here."""
     if wire.rank:
@@ -146,23 +161,25 @@ def total_steps(cfg: DictConfig, params: dict, workload: Workload) -> int:
 
 
 def build_trainer(cfg: DictConfig, model: torch.nn.Module, params: dict, workload: Workload, wire: Wire, steps: int,
-                  batch: int) -> Trainer:  # fmt: skip
+                  batch: int, disk: Path | None = None) -> Trainer:  # fmt: skip
     """Join the blocks: the inner step, and the outer loop if there is one."""
     a = cfg.algorithm
     inner_step = InnerStep(model, params, workload, a, cfg.scale, steps, cfg.seed)
-    inner = partial(build, "algorithm.inner", a.inner)
+    inner = inner_factory(a.inner, model, params)
     if a.inner_steps is None:
         return Synchronous(inner_step, params, inner, wire, batch)
     aggregator = build("algorithm.aggregator", a.aggregator)
     loop = OuterLoop(params, partial(build, "algorithm.compressor", a.compressor), aggregator,
-                     partial(build, "algorithm.outer", a.outer), wire)  # fmt: skip
-    trainer = Rounds(inner_step, params, inner, wire, batch, a.inner_steps, loop)
-    if callable(getattr(trainer.workers[0].optimizer, "eval", None)):
-        raise ConfigError(
-            f"algorithm.inner._target_={a.inner['_target_']}: an optimizer with an averaged point has no defined "
-            "restart from theta; use it with algorithm.inner_steps=null, or choose algorithm/inner=adamw"
-        )
-    return trainer
+                     partial(build, "algorithm.outer", a.outer), wire, cfg.seed)  # fmt: skip
+    return as_config_error(Rounds, inner_step, params, inner, wire, batch, a.inner_steps, loop, cfg.state, disk)
+
+
+def inner_factory(block: DictConfig, model: torch.nn.Module, params: dict) -> Callable[..., torch.optim.Optimizer]:
+    """Makes inner optimizers of the parameters; a target with an argument `matrices` gets names and hidden matrices."""
+    if "matrices" not in inspect.signature(pkgutil.resolve_name(block["_target_"])).parameters:
+        return partial(build, "algorithm.inner", block)
+    named, matrices = list(params.items()), models.hidden_matrices(model)
+    return lambda _: build("algorithm.inner", block, named, matrices=matrices)
 
 
 def restore(cfg: DictConfig, trainer: Trainer, tracker: Tracker, folder: RunDir, wire: Wire) -> int:

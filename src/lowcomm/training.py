@@ -6,12 +6,14 @@ synchronous, one inner step of one local worker in rounds. `advance` reports whe
 
 import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from lowcomm.inner import InnerStep, evaluation_point
 from lowcomm.outer.loop import OuterLoop
+from lowcomm.outer.shelf import Place
 from lowcomm.outer.workers import Wire, Worker
 
 Inner = Callable[..., torch.optim.Optimizer]
@@ -29,6 +31,7 @@ class Synchronous:
     def __init__(self, inner_step: InnerStep, params: dict[str, nn.Parameter], inner: Inner, wire: Wire, batch: int):
         self.inner_step, self.params, self.wire, self.batch = inner_step, params, wire, batch
         self.worker = Worker(0, params, inner, alone=True)
+        self.worker.enter()
 
     @property
     def step(self) -> int:
@@ -83,10 +86,13 @@ class Rounds:
     """
 
     def __init__(self, inner_step: InnerStep, params: dict[str, nn.Parameter], inner: Inner, wire: Wire, batch: int,
-                 inner_steps: int, loop: OuterLoop):  # fmt: skip
+                 inner_steps: int, loop: OuterLoop, place: Place = "device",
+                 folder: Path | None = None):  # fmt: skip
         self.inner_step, self.params, self.wire, self.batch = inner_step, params, wire, batch
         self.inner_steps, self.loop = inner_steps, loop
-        self.workers = [Worker(i, params, inner, alone=len(wire.local) == 1) for i in wire.local]
+        self.workers = [Worker(i, params, inner, len(wire.local) == 1, place, folder) for i in wire.local]
+        if self.workers[0].averages and any(p.dtype.itemsize < 4 for p in params.values()):
+            raise ValueError("model.dtype: an optimizer that averages restarts from theta in float32 weights only")
         self.losses: list[list[float]] = [[] for _ in self.workers]  # of this round
         self.inside: Worker | None = None  # whose weights the model holds
 
@@ -112,7 +118,7 @@ class Rounds:
         worker.step += 1
         if worker.step < end:
             return None
-        worker.leave()
+        worker.leave(end_of_round=True)
         self.inside = None
         if place + 1 < len(self.workers):
             return None
@@ -144,7 +150,8 @@ class Rounds:
 
     def worker_states(self) -> dict[int, dict]:
         if self.inside:
-            self.inside.leave()
+            self.inside.leave(end_of_round=False)
+            self.inside = None  # it comes in again
         return {
             w.index: w.state_dict() | {"residual": self.loop.compressors[w.index].state_dict(), "losses": losses}
             for w, losses in zip(self.workers, self.losses, strict=True)

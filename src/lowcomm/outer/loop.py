@@ -11,11 +11,12 @@ DiLoCo (2311.08105, Algorithm 1): identity, mean, Nesterov.
 IsoLoCo (2607.03011, Algorithm 1): identity, Iso-C, Nesterov.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from lowcomm.outer.aggregate import keyed_generator, needs, takes_generator
 from lowcomm.outer.workers import Wire, Worker
 
 
@@ -24,7 +25,8 @@ class OuterLoop:
 
     theta:      name -> FP32 tensor, canonical names, tied weights once
     compressor: () -> compressor, called once per local worker (it may keep a residual)
-    aggregator: (W, *shape) -> (*shape), pure
+    aggregator: (W, *shape) -> (*shape), pure; one that draws masks gets a generator keyed by seed, round and name,
+                from which it makes one for every worker: the masks of a run depend on no rank and survive a resume
     outer:      (parameters) -> torch optimizer
     """
 
@@ -35,12 +37,16 @@ class OuterLoop:
         aggregator: Callable[[Tensor], Tensor],
         outer: Callable[..., torch.optim.Optimizer],
         wire: Wire,
+        seed: int = 0,
     ):
         self.theta = {n: torch.nn.Parameter(widened(t).clone()) for n, t in theta.items()}
         self.compressors = {index: compressor() for index in wire.local}
         self.aggregator = aggregator
         self.outer = outer(list(self.theta.values()))
         self.wire = wire
+        self.seed = seed
+        self.draws = takes_generator(aggregator)
+        self.only_mean = needs_only_mean(aggregator)
         self.round = 0
 
     @torch.no_grad()
@@ -51,34 +57,51 @@ class OuterLoop:
         of their messages, norm-weighted), `comm/bytes` (as serialised, per worker and round).
         Raises FloatingPointError naming the parameter when a message is not finite; theta is then untouched.
         """
-        sent, norms, alike, aggregate = 0, 0.0, 0.0, {}
+        sent: list[tuple[int, float]] = []
+        alike, aggregate = 0.0, {}
         for name, theta in self.theta.items():
-            # A low-precision worker started from the cast of theta, so the difference is taken to that value:
-            # zero local steps then give a zero pseudo-gradient.
-            start = widened(theta.to(workers[0].weights[name].dtype))
-            messages = [self.compressors[w.index](name, theta, start - widened(w.weights[name])) for w in workers]
-            sent += sum(m.nbytes for m in messages)
-            stack = self.wire.gather(torch.stack([m.dense() for m in messages]))
-            if not torch.isfinite(stack.sum()):
+            messages = self.messages(name, theta, workers, sent)
+            if self.only_mean:  # a stack of all workers need not be in memory
+                total = self.wire.total(messages)
+                stack = (total / self.wire.workers)[None]
+            else:
+                stack = self.wire.gather(torch.stack(list(messages)))
+                total = stack.sum(0)
+            if not torch.isfinite(total.sum()):
                 raise FloatingPointError(f"round {self.round}: pseudo-gradient of '{name}' is not finite")
-            norms += float(torch.linalg.vector_norm(stack)) ** 2
-            alike += float(torch.linalg.vector_norm(stack.sum(0))) ** 2
-            aggregate[name] = self.aggregator(stack)
+            alike += float(torch.linalg.vector_norm(total)) ** 2
+            key = {"generator": keyed_generator(self.seed, self.round, name)} if self.draws else {}
+            aggregate[name] = self.aggregator(stack, **key)
         for name, theta in self.theta.items():
             theta.grad = aggregate[name]
         delta_norm = float(torch.nn.utils.get_total_norm(aggregate.values()))
         self.outer.step()
         self.outer.zero_grad(set_to_none=True)
         for worker in workers:
-            for name, theta in self.theta.items():
-                worker.weights[name].copy_(theta)
+            worker.restart(self.theta)
         self.round += 1
         pairs = self.wire.workers - 1
+        squares = torch.tensor([square for _, square in sent], dtype=torch.float64, device=theta.device)
+        norms = float(self.wire.gather(squares.view(-1, len(workers)).sum(0)).sum())
         return {
             "outer/delta_norm": delta_norm,
             "outer/cosine": (alike - norms) / (pairs * norms) if pairs and norms else 1.0,
-            "comm/bytes": sent / len(workers),
+            "comm/bytes": sum(nbytes for nbytes, _ in sent) / len(workers),
         }
+
+    def messages(self, name: str, theta: Tensor, workers: list[Worker], sent: list[tuple[int, float]]
+                 ) -> Iterator[Tensor]:  # fmt: skip
+        """What the local workers send of one parameter, in their order; `sent` takes bytes and squared norm of each."""
+        # A low-precision worker started from the cast of theta, so the difference is taken to that value:
+        # zero local steps then give a zero pseudo-gradient.
+        start = widened(theta.to(workers[0].weights[name].dtype))
+        for worker in workers:
+            weight = widened(worker.weights[name]).to(start.device)
+            message = self.compressors[worker.index](name, theta, start - weight)
+            worker.let_go(name)
+            dense = message.dense()
+            sent.append((message.nbytes, float(torch.linalg.vector_norm(dense)) ** 2))
+            yield dense
 
     def state_dict(self) -> dict:
         """Shared by all ranks: theta, outer optimizer, round. Residuals belong to the workers."""
@@ -98,3 +121,9 @@ class OuterLoop:
 def widened(tensor: Tensor) -> Tensor:
     """Detached, in FP32 or wider: theta, differences and residuals never live in a low precision."""
     return tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def needs_only_mean(rule: Callable) -> bool:
+    """Whether `rule(deltas)` is `rule(mean(deltas)[None])`: no masks per worker, no sum in place of the mean."""
+    options = getattr(rule, "keywords", {})
+    return needs(rule) == "sum" and not takes_generator(rule) and options.get("total", "mean") == "mean"
