@@ -3,6 +3,7 @@
     python bench/pulse_codec.py                        sizes and MB/s at several densities, beside copy and xxh3
     python bench/pulse_codec.py --checkpoint-gb 4      peak memory of `diff` and `apply` on files of that size
     python bench/pulse_codec.py --old A --new B        the same for two real checkpoints (files or folders)
+    python bench/pulse_codec.py --chain V0 V1 V2 ...   all codecs along a chain of BF16 checkpoints (`synthetic`: ours)
 
 Run it alone on the machine: `OMP_NUM_THREADS=2` is what the figures mean by two cores.
 """
@@ -55,19 +56,19 @@ def sizes(megabytes: int, repeats: int) -> None:
     print(markdown([measure.plain(new, repeats)]))
 
 
+def bf16(bits: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+
+
+def tensors(path: str | Path) -> dict[str, torch.Tensor]:
+    """A BF16 checkpoint in memory; other dtypes as plain words."""
+    with Checkpoint(path) as state:
+        words = {n: state.read(n, 0, e.numel).reshape(e.shape) for n, e in state.entries.items()}
+        return {n: bf16(w) if state.entries[n].dtype == "BF16" else torch.from_numpy(w) for n, w in words.items()}
+
+
 def real(old: Path, new: Path, repeats: int) -> None:
-    with Checkpoint(old) as a, Checkpoint(new) as b:
-        pair = [
-            {
-                n: torch.from_numpy(s.read(n, 0, e.numel).view(f"<i{e.layout.width}")).reshape(e.shape)
-                for n, e in s.entries.items()
-            }
-            for s in (a, b)
-        ]
-        types = {n: e.dtype for n, e in a.entries.items()}
-    names = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-    old_tensors, new_tensors = ({n: t.view(names.get(types[n], t.dtype)) for n, t in s.items()} for s in pair)
-    print(markdown(measure.codecs(old_tensors, new_tensors, CODECS, repeats)))
+    print(markdown(measure.codecs(tensors(old), tensors(new), CODECS, repeats)))
 
 
 def write_checkpoint(file: Path, gigabytes: float, new: bool) -> None:
@@ -135,10 +136,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--checkpoint-gb", type=float)
     parser.add_argument("--folder", help="where the test checkpoints go (three times their size)")
+    parser.add_argument("--chain", nargs="+")
+    parser.add_argument("--lr", type=float, default=3e-6, help="of the synthetic chain")
     parser.add_argument("--old", type=Path)
     parser.add_argument("--new", type=Path)
     args = parser.parse_args()
-    if args.checkpoint_gb:
+    if args.chain:
+        ours = synthetic.chain(args.megabytes * 500_000, 10, args.lr)
+        versions = map(tensors, args.chain) if args.chain != ["synthetic"] else ({"w": bf16(bits)} for bits in ours)
+        print(markdown(measure.chain(versions)))
+    elif args.checkpoint_gb:
         memory(args.checkpoint_gb, args.folder)
     elif args.old and args.new:
         real(args.old, args.new, args.repeats)

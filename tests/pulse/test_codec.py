@@ -154,6 +154,20 @@ def test_strided_and_mixed(codec):
     assert view[2, 7] == 3.0, "written through the view"
 
 
+@pytest.mark.parametrize("codec", [*CODECS, "full"])
+def test_any_alignment(codec):
+    """Slices that start anywhere in their storage."""
+    for start in range(1, 4):
+        storage = torch.randn(200).bfloat16()
+        here = {"w": storage[start : start + 101]}
+        old = copy(here)
+        new = copy(here)
+        new["w"][::9] += 1
+        apply(here, encode({"w": old["w"]}, new, codec))
+        assert same(here, new)
+        assert encode(here, {"w": torch.cat([storage[:start], old["w"]])[start:]}, codec) == encode(new, old, codec)
+
+
 def test_parameters_in_place():
     layer = torch.nn.Linear(5, 5)
     new = {n: p.detach() + 1 for n, p in layer.named_parameters()}

@@ -6,6 +6,7 @@ new machine waits some seconds for numba to compile; the result is cached beside
 
 from lowcomm.pulse.codec import encode
 from lowcomm.pulse.errors import Corrupt, Missing, PatchError, StaleBase, Unsupported, Untrusted
+from lowcomm.pulse.history import History
 from lowcomm.pulse.patch import Patch, decode
 from lowcomm.pulse.publisher import Publisher
 from lowcomm.pulse.receive import apply
@@ -16,6 +17,7 @@ from lowcomm.pulse.visibility import cast, changed, visible
 
 __all__ = [
     "Corrupt",
+    "History",
     "Missing",
     "Patch",
     "PatchError",

@@ -5,6 +5,7 @@ Exit status: 0 done, 2 wrong use or a file that is not there, 3 stale base, 4 co
 """
 
 import argparse
+import mmap
 import os
 import shutil
 import sys
@@ -138,7 +139,10 @@ def _bench(args: argparse.Namespace) -> None:
 
 
 def _read(file: Path) -> Patch:
-    return decode(file.read_bytes())
+    if not file.stat().st_size:
+        return decode(b"")
+    with file.open("rb") as f:  # an anchor is as large as the weights
+        return decode(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 @contextmanager

@@ -8,7 +8,9 @@ import zstandard
 
 from lowcomm.pulse.dtypes import Layout
 from lowcomm.pulse.errors import Corrupt
-from lowcomm.pulse.packed import GROUPS, pack, scan, unpack
+from lowcomm.pulse.gaps import AGES, EXPONENTS, GROUPS
+from lowcomm.pulse.history import Marks
+from lowcomm.pulse.packed import pack, scan, unpack
 from lowcomm.pulse.patch import inflate
 from lowcomm.pulse.state import BLOCK
 
@@ -53,45 +55,54 @@ def grouping(layout: Layout) -> tuple[int, int, int]:
         return 0, 0, 0
     return (
         layout.fraction,
-        min((1 << layout.exponent) - 1, GROUPS - 1),
+        min((1 << layout.exponent) - 1, EXPONENTS - 1),
         np.int64(-(1 << 63)) if layout.width == 8 else 1 << (8 * layout.width - 1),
     )
 
 
-def encode_packed(old: np.ndarray, new: np.ndarray, layout: Layout) -> Coded:
-    """The cheapest of the modes, measured by size."""
+def encode_packed(old: np.ndarray, new: np.ndarray, layout: Layout, known: Marks | None = None) -> Coded:
+    """The cheapest of the modes, measured by size. ``known``: what the receiver remembers of these elements."""
     n = len(old)
     shift, mask, sign = grouping(layout)
+    marks, age, turn = known or (None, None, None)
     position, rank = np.empty(n, np.uint32), np.empty(n, np.uint32)
-    group, sizes = np.empty(n, np.uint8), np.zeros(GROUPS, np.uint32)
-    changed = scan(old, new, shift, mask, position, group, rank, sizes)
+    group, sizes = np.empty(n, np.uint16), np.zeros(GROUPS, np.uint32)
+    changed = scan(old, new, shift, mask, marks, age, position, group, rank, sizes)
     if changed == 0:
         return Coded(Mode.SAME, 0, b"")
     if (
         changed > n / 2 and layout.width > 2
     ):  # the fraction bits of such a tensor are noise: not worth coding one by one
         return encode_full(new, changed)
-    counts = np.bincount(group[:changed], minlength=GROUPS)
-    offset = _offset(counts, sizes)
-    out = np.empty(min(n * layout.width, 32 * changed) + 1024, np.uint8)
-    packed = (position, group, rank, sizes, changed, offset, mask + 1, sign, layout.exponent, layout.fraction, out)
-    length = pack(old, new, *packed)
+    ages = AGES if known else 1
+    offset = _offsets(np.bincount(group[:changed], minlength=GROUPS), sizes, ages)
+    out = np.empty(min(n * layout.width, 32 * changed) + 2048, np.uint8)
+    found = (position, group, rank, sizes, changed, offset, ages, mask + 1, marks, turn)
+    length = pack(old, new, *found, sign, layout.exponent, layout.fraction, out)
     if length < 0:
         return encode_full(new, changed)
-    data = offset.to_bytes(2, "little", signed=True) + out[:length].tobytes().rstrip(b"\0")
+    head = np.array(offset[0], "<i2").tobytes() + (offset[1:] - offset[0])[: ages - 1].astype(np.int8).tobytes()
+    data = head + out[:length].tobytes().rstrip(b"\0")
     best = Coded(Mode.PACKED, changed, data)
     if changed > n * DENSE or len(data) > n * layout.width / 2:
         best = min(best, encode_full(new, changed), key=lambda coded: len(coded.data))
     return best
 
 
-def _offset(counts: np.ndarray, sizes: np.ndarray) -> int:
-    """The exponent at which the mean gap would be one: the mean over changes of exponent minus log2(mean gap)."""
-    groups = np.flatnonzero((counts > 0) & (2 * sizes.astype(np.int64) > 3 * counts))
-    if not len(groups):
-        return GROUPS
-    mean = np.log2(sizes[groups] / counts[groups])
-    return round(float(np.average(groups - mean, weights=counts[groups])))
+def _offsets(counts: np.ndarray, sizes: np.ndarray, ages: int) -> np.ndarray:
+    """For each age the exponent at which the mean gap would be one (i64): the mean over changes of exponent minus
+    log2(mean gap). Later ages lie within 127 of the first."""
+    out = np.full(AGES, EXPONENTS, np.int64)
+    for a in range(ages):
+        part = slice(a * EXPONENTS, (a + 1) * EXPONENTS)
+        count, size = counts[part], sizes[part].astype(np.int64)
+        groups = np.flatnonzero((count > 0) & (2 * size > 3 * count))
+        if len(groups):
+            mean = np.log2(size[groups] / count[groups])
+            out[a] = round(float(np.average(groups - mean, weights=count[groups])))
+        elif a:
+            out[a] = out[0]
+    return np.clip(out, out[0] - 127, out[0] + 127)
 
 
 def encode_full(new: np.ndarray, changed: int) -> Coded:
@@ -102,7 +113,9 @@ def encode_full(new: np.ndarray, changed: int) -> Coded:
     return Coded(Mode.RAW, changed, new.tobytes())
 
 
-def decode_block(mode: int, changed: int, data: memoryview, old: np.ndarray, layout: Layout, what: str) -> Update:
+def decode_block(
+    mode: int, changed: int, data: memoryview, old: np.ndarray, layout: Layout, what: str, known: Marks | None = None
+) -> Update:
     """What the block becomes; ``old`` holds its elements now. Raises Corrupt; allocates a few blocks at most."""
     n = len(old)
     if mode == Mode.SAME:
@@ -114,21 +127,23 @@ def decode_block(mode: int, changed: int, data: memoryview, old: np.ndarray, lay
     if mode == Mode.RAW:
         if len(data) != old.nbytes:
             raise Corrupt(f"{what}: {len(data)} bytes for {old.nbytes}")
-        return Update(None, np.frombuffer(data, layout.word))
+        return Update(None, np.frombuffer(data, layout.word).copy())
     if mode == Mode.PLANES:
         planes = np.frombuffer(inflate(data, old.nbytes, what), np.uint8).reshape(layout.width, n)
         return Update(None, np.ascontiguousarray(planes.T).reshape(-1).view(layout.word))
     if mode != Mode.PACKED:
         raise Corrupt(f"{what}: unknown mode {mode}")
-    if len(data) < 2:
+    ages = AGES if known else 1
+    if len(data) < 1 + ages:
         raise Corrupt(f"{what}: an empty stream")
-    offset = int.from_bytes(data[:2], "little", signed=True)
+    offset = np.full(AGES, int.from_bytes(data[:2], "little", signed=True), np.int64)
+    offset[1:ages] += np.frombuffer(data[2 : 1 + ages], np.int8)
     shift, mask, sign = grouping(layout)
+    marks, age, turn = known or (None, None, None)
     position, value = np.empty(changed, np.uint32), np.empty(changed, layout.word)
-    stream = np.frombuffer(data[2:], np.uint8)
-    if not unpack(
-        old, stream, changed, offset, mask + 1, shift, mask, sign, layout.exponent, layout.fraction, position, value
-    ):
+    stream = np.frombuffer(data[1 + ages :], np.uint8)
+    read = (old, stream, changed, offset, ages, mask + 1, shift, mask, marks, age, turn)
+    if not unpack(*read, sign, layout.exponent, layout.fraction, position, value):
         raise Corrupt(f"{what}: the stream does not hold {changed} changes")
     return Update(position, value)
 

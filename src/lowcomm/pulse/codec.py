@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lowcomm.pulse import paper
 from lowcomm.pulse.blocks import Coded, Mode, encode_full, encode_packed, join
+from lowcomm.pulse.history import History, Marks
 from lowcomm.pulse.patch import CODECS, Patch, Record
 from lowcomm.pulse.state import State, as_state, block_digest, ordered, state_digest, tensor_digest
 
@@ -20,10 +21,12 @@ IN_MEMORY = 128 << 20  # what a patch takes in memory while it is written; the r
 def encode(old: Mapping[str, Tensor] | None, new: Mapping[str, Tensor], codec: str = "packed", **meta) -> bytes:
     """The patch that turns ``old`` into ``new``, mappings of the same names, shapes and dtypes.
 
-    ``codec`` is "packed" (smallest), "paper" (the published layout), or "full" (every weight; ``old`` is not needed).
+    ``codec`` is "packed" (smallest), "paper" (the published layout), or "full" (every weight; ``old`` is not needed),
+    or "history" (smaller than packed, for a chain whose readers miss nothing).
     ``meta``: ``base_version`` (default 0) and ``version`` (default base_version + 1) bind the patch to a chain,
-    ``threads`` sets how many to use; anything else (model, lr, step ...) is kept in the patch as it is, and must be a
-    number, a string, a bool or None. Tied tensors are sent once. Raises ValueError where old and new do not fit.
+    ``threads`` sets how many to use, ``history`` is a `History` for the codec of that name; anything else (model, lr,
+    step ...) is kept in the patch as it is, and must be a number, a string, a bool or None. Tied tensors are sent once.
+    Raises ValueError where old and new do not fit.
     """
     out = io.BytesIO()
     write(out, None if old is None else as_state(old), as_state(new), codec, **meta)
@@ -40,24 +43,31 @@ def write(
     version: int | None = None,
     threads: int | None = None,
     progress: Callable[[int], None] | None = None,
+    history: History | None = None,
     **meta,
 ) -> Patch:
     """As `encode`, between any two states, into a file; a few blocks are in memory at a time.
 
     ``progress`` is called with the number of bytes of weights read. Returns the patch without its body.
     """
-    if codec not in CODECS or codec == "history":
-        raise ValueError(f"codec={codec!r}: choose packed, paper or full")
+    if codec not in CODECS:
+        raise ValueError(f"codec={codec!r}: choose packed, paper, history or full")
+    if (codec == "history") != (history is not None):
+        raise ValueError("codec='history' and history= go together: both sides must remember the same patches")
     if codec == "full":
         old = None
+    if history is not None:
+        meta = {**meta, "history_start": history.start, "history": history.digest().hex()}
     _check_pair(old, new, codec)
     version = (0 if codec == "full" else base_version + 1) if version is None else version
+    if not 0 <= (-1 if codec == "full" else base_version) + 1 <= version < 2**63:
+        raise ValueError(f"base_version={base_version}, version={version}: versions count up from 0")
     with (
         tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as body,
         tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as streams,
     ):
         writer = paper.Writer(streams) if codec == "paper" else None
-        records, digests = _encode_tensors(body, old, new, codec, writer, threads, progress)
+        records, digests = _encode_tensors(body, old, new, codec, writer, threads, progress, history)
         if writer:
             writer.finish(body)
         patch = Patch(
@@ -87,9 +97,11 @@ def _check_pair(old: State | None, new: State, codec: str) -> None:
             raise ValueError(f"tensor {name!r} is {a or 'absent'} in old and {b or 'absent'} in new: publish an anchor")
 
 
-def _encode_tensors(body, old, new, codec, writer, threads, progress):
+def _encode_tensors(body, old, new, codec, writer, threads, progress, history):
     """Writes payloads; returns records and {name: (old digest, new digest)}."""
     tasks = [(name, span) for name, entry in new.entries.items() for span in entry.blocks() or [(0, 0)]]
+
+    meaning = None if history is None else history.meaning()
 
     def work(task):
         name, span = task
@@ -104,7 +116,8 @@ def _encode_tensors(body, old, new, codec, writer, threads, progress):
         if codec == "paper":
             position = paper.differences(a, b)
             return hashes, (position, b[position])
-        return hashes, encode_packed(a, b, layout)
+        known = None if history is None else Marks(history.block(name, *span), *meaning)
+        return hashes, encode_packed(a, b, layout, known)
 
     records, digests = [], {}
     results = ordered(work, tasks, threads)

@@ -2,14 +2,16 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor
 
 from lowcomm.pulse import synthetic
 from lowcomm.pulse.codec import encode
+from lowcomm.pulse.history import History
 from lowcomm.pulse.patch import decode
 from lowcomm.pulse.receive import apply
 from lowcomm.pulse.state import digest
@@ -66,6 +68,60 @@ def codecs(
             }
         )
     return rows
+
+
+def chain(
+    versions: Iterable[Mapping[str, Tensor]], names: Sequence[str] = ("paper", "packed", "history")
+) -> list[dict]:
+    """The codecs along one chain of BF16 weights, from its first version as the anchor: one row a codec, with totals
+    of bytes and CPU seconds (one thread), and what `entropy` says is left to tell."""
+    versions = iter(versions)
+    old = next(versions)
+    rows = {n: {"codec": n, "bytes": 0, "encode CPU s": 0.0, "apply CPU s": 0.0} for n in names}
+    ours, theirs, here = History(old, 0), History(old, 0), {n: t.clone() for n, t in old.items()}
+    count, steps, dense, bits = 0, 0, 0, np.zeros(2)
+    for steps, new in enumerate(versions, 1):
+        bits += entropy(old, new), entropy(old, new, ours)
+        for name in names:
+            start = time.process_time()
+            memory = ours if name == "history" else None
+            patch = encode(old, new, name, base_version=steps - 1, threads=1, history=memory)
+            if memory:
+                memory.commit(old, new)
+            middle = time.process_time()
+            apply(here, patch, 1, theirs if memory else None)
+            rows[name]["bytes"] += len(patch)
+            rows[name]["encode CPU s"] += middle - start
+            rows[name]["apply CPU s"] += time.process_time() - middle
+            for n, t in (old if name != names[-1] else new).items():
+                here[n].copy_(t)
+        parsed = decode(patch)
+        count, dense, old = count + parsed.changed, dense + parsed.dense_nbytes, new
+    for row in rows.values():
+        row |= {
+            "bits/change": 8 * row["bytes"] / count,
+            "ratio": dense / row["bytes"],
+            "density %": 200 * count / dense,
+        }
+        row |= {"entropy given exponent": bits[0] / count, "given exponent, age, direction": bits[1] / count}
+    return list(rows.values())
+
+
+def entropy(old: Mapping[str, Tensor], new: Mapping[str, Tensor], history: History | None = None) -> float:
+    """Bits to tell which BF16 weights changed and by how many units, given each old exponent, tensor by tensor; with a
+    history also given age and direction of the last change. What a coder with those contexts can reach at best."""
+    total = 0.0
+    for name, before in old.items():
+        a, b = (t.reshape(-1).view(torch.int16).numpy().astype(np.int64) for t in (before, new[name]))
+        step = np.where(b < 0, -1 - (b & 32767), b) - np.where(a < 0, -1 - (a & 32767), a)
+        group = a >> 7 & 255
+        if history is not None:
+            group = group + 256 * history.meaning()[1][history.block(name, 0, len(a))]
+        # one symbol a weight: its step, 0 for "no change"
+        _, pair = np.unique(np.stack([group, step]), axis=1, return_counts=True)
+        whole = np.bincount(group)
+        total += float((whole[whole > 0] * np.log2(whole[whole > 0])).sum() - (pair * np.log2(pair)).sum())
+    return total
 
 
 def plain(tensors: Mapping[str, Tensor], repeats: int = 3) -> dict[str, float]:

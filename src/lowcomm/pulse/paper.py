@@ -183,7 +183,7 @@ def _header(text: bytes, changing: list[Record]) -> list[dict]:
     tensors = header.get("tensors") if isinstance(header, dict) else None
     if not isinstance(tensors, list) or len(tensors) != len(changing):
         raise Corrupt("the list of tensors does not fit the header")
-    offset = 0
+    offset, checked = 0, []
     for record, item in zip(changing, tensors, strict=True):
         width = LAYOUTS[record.entry.dtype].width
         # the published types; wider ones only where the tensor needs them, as they cost memory
@@ -203,8 +203,9 @@ def _header(text: bytes, changing: list[Record]) -> list[dict]:
         }
         if item != expected:
             raise Corrupt(f"tensor {record.name!r}: the two headers contradict each other")
-        offset += sum(item["sizes"])
-    return tensors
+        offset += sum(expected["sizes"])
+        checked.append(expected)  # not the item: 2.0 equals 2 but is no length
+    return checked
 
 
 def _tensor(stream, record: Record, item: dict) -> Iterator[tuple[Record, int, np.ndarray, np.ndarray]]:

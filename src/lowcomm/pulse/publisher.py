@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lowcomm.pulse.codec import IN_MEMORY, write
 from lowcomm.pulse.errors import Corrupt, Missing, Untrusted
+from lowcomm.pulse.history import History
 from lowcomm.pulse.marker import Marker
 from lowcomm.pulse.state import Tensors, digest
 from lowcomm.pulse.store import Store
@@ -39,6 +40,7 @@ class Publisher:
         self.store, self.anchor_every, self.keep_anchors = store, anchor_every, keep_anchors
         self.codec, self.threads = codec, threads
         self.baseline = _copy(tensors)
+        self.history = History(self.baseline) if codec == "history" else None
         self.version = self._resume()
 
     def _resume(self) -> int | None:
@@ -47,13 +49,17 @@ class Publisher:
         if latest is None:
             return None
         try:
-            if digest(self.baseline, self.threads).hex() == self._marker(latest).target_digest:
+            same = digest(self.baseline, self.threads).hex() == self._marker(latest).target_digest
+            if same and self.history is None:
                 return latest
-            return Subscriber(self.store, self.baseline, threads=self.threads).advance(latest)
+            reader = Subscriber(self.store, self.baseline, threads=self.threads, history=self.history)
+            version = reader.advance(latest)
         except Untrusted:
             raise
         except (Missing, Corrupt):  # the chain is broken: whoever follows needs an anchor anyway
             return None
+        # a chain of another codec has left no memory that the readers share
+        return None if self.history is not None and self.history.start is None else version
 
     def publish(self, tensors: Mapping[str, Tensor], version: int, **meta) -> Marker:
         """Commit ``tensors`` as ``version``, greater than all before. Returns the marker of what was committed.
@@ -74,12 +80,18 @@ class Publisher:
         else:
             marker = self._put(self.baseline, tensors, version, meta)
         # committed: from here on the readers have it
+        if self.history is not None and marker.kind == "anchor":
+            self.history.reset(version)
+        elif self.history is not None:
+            self.history.commit(self.baseline, tensors)
         with torch.no_grad():
             for name, tensor in tensors.items():
                 self.baseline[name].copy_(tensor)
         self.version = version
         if marker.kind == "patch" and self._anchor_due():
             self._put(None, self.baseline, version, meta)
+            if self.history is not None:
+                self.history.reset(version)
         self.store.retain(self.keep_anchors)
         return marker
 
@@ -98,7 +110,8 @@ class Publisher:
             codec = "full" if old is None else self.codec
             states = None if old is None else Tensors(old), Tensors(new)
             numbers = {"base_version": self.version or 0, "version": version, "threads": self.threads}
-            patch = write(file, *states, codec, **numbers, **meta)
+            history = self.history if codec == "history" else None
+            patch = write(file, *states, codec, history=history, **numbers, **meta)
             return self.store.put(patch, file)
 
     def _anchor_due(self) -> bool:

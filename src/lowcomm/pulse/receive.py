@@ -9,6 +9,8 @@ from torch import Tensor
 from lowcomm.pulse import paper
 from lowcomm.pulse.blocks import Mode, Update, decode_block, split
 from lowcomm.pulse.errors import Corrupt, Missing, StaleBase, Unsupported
+from lowcomm.pulse.history import History, Marks, grew
+from lowcomm.pulse.paper import differences
 from lowcomm.pulse.patch import Patch, Record, decode
 from lowcomm.pulse.state import State, Tensors, block_digest, block_digests, ordered, state_digest, tensor_digest
 
@@ -19,31 +21,87 @@ class Writable(State, Protocol):
     def write(self, name: str, start: int, stop: int, position: np.ndarray | None, value: np.ndarray) -> None: ...
 
 
-def apply(tensors: Mapping[str, Tensor] | Writable, patch: Patch | bytes, threads: int | None = None) -> None:
+def apply(
+    tensors: Mapping[str, Tensor] | Writable,
+    patch: Patch | bytes,
+    threads: int | None = None,
+    history: History | None = None,
+) -> None:
     """Turn ``tensors`` into the patch's target, in place, all or nothing.
 
     Everything is checked before the first write: the object, names, shapes and dtypes, that these weights are the
     patch's base, every position, and that the result has the target digest. Raises a PatchError with the weights
     untouched: Corrupt, Unsupported, Missing (a tensor), StaleBase.
 
+    ``history`` is this side's memory, needed by the codec "history" and kept up to date by every patch.
+
     Memory: the object, some blocks of 4 Mi elements for each thread, and STAGED; the codec `paper` needs up to 30 bytes
     more for each changed entry of its largest tensor.
     """
-    patch, state, names, staged = _checked(tensors, patch, threads)
+    patch, state, names, staged = _checked(tensors, patch, threads, history)
     # what was checked is decoded again from the same bytes where it was too much to keep
-    again = ((i, u) for i, u, _ in decoded(patch, state, names, threads)) if staged is None else staged
+    again = ((i, u) for i, u, _ in decoded(patch, state, names, threads, history)) if staged is None else staged
+    commit = _remembering(patch, history)
     for (record, block), update in again:
+        span = record.entry.blocks()[block]
+        commit(names[record.name][0], record, span, state, update)
         for name in names[record.name]:
-            state.write(name, *record.entry.blocks()[block], update.position, update.value)
+            state.write(name, *span, update.position, update.value)
+    if history is not None and patch.base_version is not None:
+        history.close()
 
 
-def verify(tensors: Mapping[str, Tensor] | State, patch: Patch | bytes, threads: int | None = None) -> None:
+def verify(
+    tensors: Mapping[str, Tensor] | State,
+    patch: Patch | bytes,
+    threads: int | None = None,
+    history: History | None = None,
+) -> None:
     """All that `apply` checks, without writing: raises the PatchError that it would."""
-    _checked(tensors, patch, threads)
+    _checked(tensors, patch, threads, history)
+
+
+def _check_history(patch: Patch, history: History | None) -> None:
+    """A patch whose codec remembers needs the same memory here, or to be the first after its anchor."""
+    if patch.codec != "history":
+        return
+    if history is None:
+        raise Unsupported("this patch was made with codec 'history': pass history=, or start from an anchor")
+    if patch.meta.get("history_start") == patch.base_version:
+        return
+    if history.digest().hex() != patch.meta.get("history"):
+        raise StaleBase("what this receiver remembers is not what the publisher does: start again from an anchor")
+
+
+def _marks(patch: Patch, history: History | None, name: str, span: tuple[int, int]) -> Marks | None:
+    if patch.codec != "history":
+        return None
+    if patch.meta.get("history_start") == patch.base_version:  # nothing is remembered at an anchor
+        blank = np.zeros(256, np.int64)
+        return Marks(np.zeros(span[1] - span[0], np.uint8), blank, blank)
+    return Marks(history.block(name, *span), *history.meaning())
+
+
+def _remembering(patch: Patch, history: History | None) -> Callable:
+    """What to do with each update before it is written."""
+    if history is None:
+        return lambda *_: None
+    if patch.base_version is None or patch.meta.get("history_start") == patch.base_version:
+        history.reset(patch.version if patch.base_version is None else patch.base_version)
+    if patch.base_version is None:
+        return lambda *_: None
+
+    def commit(name: str, record: Record, span: tuple[int, int], state: State, update: Update) -> None:
+        old = state.read(name, *span)
+        position = differences(old, update.value) if update.position is None else update.position
+        new = update.value[position] if update.position is None else update.value
+        history.record(name, span[0], position, grew(old[position], new, record.entry.layout.exponent > 0))
+
+    return commit
 
 
 def _checked(
-    tensors: Mapping[str, Tensor] | State, patch: Patch | bytes, threads: int | None
+    tensors: Mapping[str, Tensor] | State, patch: Patch | bytes, threads: int | None, history: History | None
 ) -> tuple[Patch, State, dict[str, list[str]], list | None]:
     """Patch, state, matched names, and the decoded changes, None where they are too many to keep."""
     patch = patch if isinstance(patch, Patch) else decode(patch)
@@ -51,8 +109,9 @@ def _checked(
     names = match(patch, state)
     hashes = block_digests(state, threads)
     check_base(patch, state, names, hashes)
+    _check_history(patch, history)
     staged, size = [], 0
-    for item, update, block_hash in decoded(patch, state, names, threads):
+    for item, update, block_hash in decoded(patch, state, names, threads, history):
         record, block = item
         hashes[names[record.name][0]][block] = block_hash
         size += update.nbytes
@@ -112,25 +171,30 @@ def _digest(patch: Patch, names: Mapping[str, list[str]], hashes: Mapping[str, l
 
 
 def decoded(
-    patch: Patch, state: State, names: Mapping[str, list[str]], threads: int | None = None
+    patch: Patch,
+    state: State,
+    names: Mapping[str, list[str]],
+    threads: int | None = None,
+    history: History | None = None,
 ) -> Iterator[tuple[tuple[Record, int], Update, bytes]]:
     """((record, block), update, digest of the new block) for each block that the patch may change."""
 
     def work(task):
         record, block, decoder = task
-        old = state.read(names[record.name][0], *record.entry.blocks()[block])
-        update = decoder(old)
+        name, span = names[record.name][0], record.entry.blocks()[block]
+        old = state.read(name, *span)
+        update = decoder(old, _marks(patch, history, name, span))
         return (record, block), update, block_digest(update.on(old))
 
     return ordered(work, _plan(patch), threads)
 
 
-def _plan(patch: Patch) -> Iterator[tuple[Record, int, Callable[[np.ndarray], Update]]]:
+def _plan(patch: Patch) -> Iterator[tuple[Record, int, Callable[[np.ndarray, Marks | None], Update]]]:
     """(record, block, decode) of what may change, decoded only when asked for."""
     if patch.codec == "paper":
         for record, block, position, value in paper.updates(patch):
             update = Update(position, value)
-            yield record, block, lambda old, u=update: u
+            yield record, block, lambda old, known, u=update: u
         return
     at = 0
     for record in patch.records:
@@ -139,4 +203,4 @@ def _plan(patch: Patch) -> Iterator[tuple[Record, int, Callable[[np.ndarray], Up
         layout = record.entry.layout
         for block, part in enumerate(split(payload, len(record.entry.blocks()), record.changed, what)):
             if part[0] != Mode.SAME or part[1] or len(part[2]):
-                yield record, block, lambda old, p=part, y=layout, w=what: decode_block(*p, old, y, w)
+                yield record, block, lambda old, known, p=part, y=layout, w=what: decode_block(*p, old, y, w, known)

@@ -10,6 +10,7 @@ Objects are named by their contents and never change; a marker names its object.
 
 import hashlib
 import mmap
+import os
 import tempfile
 from typing import BinaryIO
 
@@ -23,6 +24,7 @@ from lowcomm.pulse.patch import Patch
 FOLDERS = {"anchor": "anchors", "patch": "patches"}
 IN_MEMORY = 64 << 20  # larger objects are fetched to a temporary file
 CHUNK = 4 << 20
+MARKER = 1 << 16  # bytes that a marker may have
 
 
 class Store:
@@ -104,28 +106,30 @@ class Store:
 
     def marker(self, kind: str, version: int) -> Marker:
         """Raises Missing, Corrupt or Untrusted."""
-        return markers.parse(self._read(self._ready(kind, version)), kind, version, self.public_key)
+        return markers.parse(self._read(self._ready(kind, version), MARKER), kind, version, self.public_key)
 
     def fetch(self, marker: Marker) -> memoryview:
         """The object's bytes, checked against its marker. Raises Missing or Corrupt."""
         path = f"{FOLDERS[marker.kind]}/{marker.name}"
         what = f"{marker.kind} {marker.version}"
         if marker.size <= IN_MEMORY:
-            data = memoryview(self._read(path))
+            data = memoryview(self._read(path, marker.size + 1))
         else:
             with tempfile.NamedTemporaryFile() as file:
                 try:
                     self.fs.get_file(f"{self.root}/{path}", file.name)
                 except FileNotFoundError:
                     raise Missing(f"{what} has a marker but no object") from None
+                if os.path.getsize(file.name) != marker.size:
+                    raise Corrupt(f"{what} has another size than its marker says: fetch it again, else use an anchor")
                 data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if len(data) != marker.size or hashlib.sha256(data).hexdigest() != marker.sha256:
             raise Corrupt(f"{what} is not the object that its marker names: fetch it again, else use an anchor")
         return data
 
-    def _read(self, path: str) -> bytes:
+    def _read(self, path: str, at_most: int) -> bytes:
         try:
-            return self.fs.cat_file(f"{self.root}/{path}")
+            return self.fs.cat_file(f"{self.root}/{path}", start=0, end=at_most)
         except FileNotFoundError:
             raise Missing(f"{path} is not in the store") from None
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from lowcomm.pulse.errors import Corrupt, Missing, PatchError, StaleBase, Untrusted
+from lowcomm.pulse.history import History
 from lowcomm.pulse.marker import Marker
 from lowcomm.pulse.patch import decode
 from lowcomm.pulse.receive import apply
@@ -24,8 +25,10 @@ class Subscriber:
         tensors: Mapping[str, Tensor],
         version: int | None = None,
         threads: int | None = None,
+        history: History | None = None,
     ):
         self.store, self.tensors, self.version, self.threads = store, tensors, version, threads
+        self.history = history  # made when the first patch asks for it
         self._bad: set[tuple[str, int]] = set()  # objects that failed; ways around them are preferred
 
     def advance(self, version: int | None = None) -> int:
@@ -60,7 +63,9 @@ class Subscriber:
             stated = (patch.version, patch.base_version, patch.base_digest.hex(), patch.target_digest.hex())
             if stated != (marker.version, marker.base_version, marker.base_digest, marker.target_digest):
                 raise Corrupt(f"{marker.kind} {marker.version} is not what its marker says")
-            apply(self.tensors, patch, self.threads)
+            if patch.codec == "history" and self.history is None:
+                self.history = History(self.tensors)
+            apply(self.tensors, patch, self.threads, self.history)
         except StaleBase:
             self.version = None  # these are not the weights we thought: only an anchor helps
             raise

@@ -4,6 +4,8 @@ Weights are normal with median |w| 0.019. An FP32 master lies anywhere in its ro
 probability min(1, |d| / spacing): small weights change often, large ones hardly (`min` is exceeded by several steps).
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 SIGMA = 0.019 / 0.6745
@@ -32,6 +34,22 @@ def update(bits: np.ndarray, delta: float = 1.2e-6, seed: int = 1) -> np.ndarray
         # a master at the edge of a binade may round elsewhere to begin with: such an entry keeps its old bits
         out[start : start + len(part)] = np.where(moved == still, part, moved)
     return out
+
+
+def chain(n: int, steps: int, lr: float = 3e-6, signal: float = 0.4, seed: int = 0) -> Iterator[np.ndarray]:
+    """BF16 patterns of ``n`` weights after 0, 1, ... ``steps`` AdamW steps (0.9, 0.999) on FP32 masters that start on
+    the BF16 grid. Each weight's gradient has a steady part, ``signal`` of its deviation, so that crossings recur."""
+    rng = np.random.default_rng(seed)
+    bits = weights(n, seed)
+    master = (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    steady = signal * rng.standard_normal(n)
+    m, v = np.zeros(n), np.zeros(n)
+    yield bits
+    for t in range(1, steps + 1):
+        g = steady + rng.standard_normal(n)
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        master -= lr * (m / (1 - 0.9**t)) / np.sqrt(v / (1 - 0.999**t))
+        yield _round(master.astype(np.float32))
 
 
 def _round(x: np.ndarray) -> np.ndarray:
