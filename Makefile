@@ -14,10 +14,10 @@ FEW := scale.steps=32 scale.eval_every=32 scale.eval_samples=32 logger.progress=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env lint test smoke reproduce reproduce-gpa tables notebooks bench clean
+.PHONY: help env lint test smoke reproduce reproduce-gpa reproduce-isoloco tables notebooks bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## install the locked environment into .venv (2.5 GB, 2-6 minutes)
 
@@ -46,6 +46,10 @@ reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCA
 
 reproduce-gpa: $(READY) ## the same for the tables of the GPA paper
 	$(PY) -m lowcomm.reproduce paper=gpa scale=$(SCALE) jobs=$(JOBS)
+	$(MAKE) notebooks
+
+reproduce-isoloco: $(READY) ## the same for the tables of the IsoLoCo paper
+	$(PY) -m lowcomm.reproduce paper=isoloco scale=$(SCALE) jobs=$(JOBS)
 	$(MAKE) notebooks
 
 tables: $(READY) ## tables and figures again, from the records alone (seconds)

@@ -2,6 +2,7 @@ import pytest
 
 from lowcomm.results.cell import DIFFERS, MATCHES, NOT_RUN, SAME
 from lowcomm.results.experiment import load
+from lowcomm.results.grid import tuning_runs
 from lowcomm.results.render import render
 from lowcomm.results.summary import summarise
 from lowcomm.results.tables import COLUMNS, markdown, table
@@ -73,8 +74,6 @@ def test_the_best_at_the_edge_of_the_grid_is_said(tmp_path):
 @pytest.mark.parametrize(("copies", "status"), [(3, MATCHES), (4, DIFFERS)])
 def test_a_value_is_held_against_the_papers(tmp_path, copies, status):
     experiment = load("gpa/table2")
-    from lowcomm.results.grid import tuning_runs
-
     for run in tuning_runs(experiment, experiment.get("gpa-h8"), "cpu"):
         put(tmp_path, run, ending(3.0, copies))
     assert cell(table("gpa/table4", "cpu", tmp_path), "GPA", "state_copies").status == status
@@ -104,3 +103,28 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path):
     for path in render(chosen, "cpu", tmp_path / "records"):
         assert path.read_bytes() == first[path]
         assert str(tmp_path).encode() not in first[path]
+
+
+def test_claims_about_pairs_and_about_a_gain_that_grows(tmp_path):
+    """A verdict for each pair that was run, with the row it is about; the gain at the last pair against the first."""
+    losses = {"diloco-r1": 3.0, "isoloco-r1": 2.9, "diloco-r8": 3.2, "isoloco-r8": 3.0, "iso-c-r8": 2.95}
+    fill(tmp_path, "isoloco/table2", losses)
+    verdicts = summarise(load("isoloco/table2"), "cpu", tmp_path)[1]
+    pair = {v.claim.rows[0]: v.status for v in verdicts if v.claim.text.startswith("IsoLoCo ends below DiLoCo at the")}
+    assert (pair["isoloco-r1"], pair["isoloco-r8"], pair["isoloco-r2"]) == (SAME, SAME, NOT_RUN)
+    assert "isoloco-r64" not in pair, "not planned at this scale"
+    lost = next(v for v in verdicts if v.claim.rows == ["isoloco-r8"] and v.claim.than == ["iso-c-r8"])
+    assert lost.status == DIFFERS
+    grows = next(v for v in verdicts if v.claim.kind == "widens")
+    assert grows.status == SAME
+    assert "IsoLoCo, R = 1 3.3" in grows.said
+    assert "IsoLoCo, R = 8 6.2" in grows.said
+    lines = table("isoloco/table2", "cpu", tmp_path)
+    assert cell(lines, "IsoLoCo, R = 8")["paper value"] == "2.889 (Table 2, v1)"
+
+
+def test_a_row_may_tune_a_key_of_its_own(tmp_path):
+    fill(tmp_path, "isoloco/table9", {"ns-spectral": 3.0, "ns-rms": 2.9})
+    lines = table("isoloco/table9", "cpu", tmp_path)
+    assert "outer.lr=" in str(tuning_runs(load("isoloco/table9"), load("isoloco/table9").get("ns-spectral"), "cpu")[0])
+    assert cell(lines, "Newton-Schulz 5, sqrt(out/in)").record.startswith("outer.lr 0.03")

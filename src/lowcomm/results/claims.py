@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lowcomm.results.cell import DIFFERS, MATCHES, NOT_RUN, SAME, Cell, number
@@ -25,6 +25,16 @@ def worst(statuses: list[str]) -> str:
     return min(statuses, key=order.index) if statuses else NOT_RUN
 
 
+def single(claim: Claim, here: set[str]) -> list[Claim]:
+    """A claim about pairs as one claim for each pair that the scale has; any other claim is itself."""
+    if claim.kind not in ("pairs", "widens"):
+        return [claim]
+    pairs = [(a, b) for a, b in zip(claim.rows, claim.than, strict=True) if a in here and b in here]
+    if claim.kind == "pairs":
+        return [replace(claim, kind="better", rows=[a], than=[b]) for a, b in pairs]
+    return [replace(claim, rows=[a for a, _ in pairs], than=[b for _, b in pairs])] if len(pairs) > 1 else []
+
+
 def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Verdict:
     """Hold one claim against the cells of one measure."""
     mine = [cells[n, measure] for n in claim.rows if cells[n, measure].values]
@@ -39,6 +49,8 @@ def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Ver
         return verdict(MATCHES if max(off) <= claim.tolerance else DIFFERS, said)
     kind = MEASURES[measure]
     sign = 1 if kind.lower else -1
+    if claim.kind == "widens":
+        return verdict(*widening(claim, measure, cells))
     reached = [c for c in mine if c.mean is not None]
     if claim.kind == "positive":
         if not reached:
@@ -56,6 +68,18 @@ def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Ver
         return verdict(SAME, f"{best.row.method} reaches it, the others do not")
     other = min(others, key=lambda c: sign * c.mean)
     return verdict(SAME if sign * (best.mean - other.mean) < 0 else DIFFERS, compare(best, other, measure))
+
+
+def widening(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> tuple[str, str]:
+    """Status and the gains of all pairs that were run, in per cent of the partner's value."""
+    pairs = [(cells[a, measure], cells[b, measure]) for a, b in zip(claim.rows, claim.than, strict=True)]
+    run = [(a, b) for a, b in pairs if a.values and b.values and a.mean is not None and b.mean is not None]
+    if len(run) < 2:
+        return NOT_RUN, ""
+    sign = 1 if MEASURES[measure].lower else -1
+    gains = [100 * sign * (b.mean - a.mean) / b.mean for a, b in run]
+    said = ", ".join(f"{a.row.method} {g:.2f} %" for (a, _), g in zip(run, gains, strict=True))
+    return (SAME if gains[-1] > gains[0] else DIFFERS), said
 
 
 def compare(a: Cell, b: Cell, measure: str) -> str:

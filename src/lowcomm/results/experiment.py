@@ -44,6 +44,7 @@ class Row:
     method: str = MISSING  # the name in the table
     overrides: list[str] = field(default_factory=list)
     cite: str | None = None  # <table>/<row> of the same paper; in a collection any row of it, with its numbers
+    tune: Tune | None = None  # in place of the grid's, at every scale but smoke
     best_of: list[str] | None = None  # the best mean of the first measure among these rows
     series: str = ""  # curve or line that it belongs to in a figure
     x: float | None = None  # its place on that line; the argument of a computed row
@@ -54,6 +55,8 @@ class Claim:
     """What the paper says of some rows, in a form that can fail.
 
     better: the best of `rows` has a better mean of the measure than the best of `than`
+    pairs: each of `rows` has a better mean than its partner in `than`; one verdict a pair
+    widens: the gain of `rows` over their partners in `than`, in per cent, is larger for the last pair than the first
     positive: the measure is above zero for the best of `rows`
     equal: each of `rows` is within `tolerance` of its reported value
     """
@@ -150,8 +153,12 @@ def check(experiment: Experiment) -> None:
     for row in used:
         need(row in rows, f"'{row}' is no row; there are {', '.join(rows)}")
     for claim in experiment.claims:
-        need(claim.kind in ("better", "positive", "equal"), f"claim kind '{claim.kind}': better, positive or equal")
-        need((claim.kind == "better") == bool(claim.than), f"claim '{claim.text}': `than` goes with kind better")
+        kinds = ("better", "pairs", "widens", "positive", "equal")
+        need(claim.kind in kinds, f"claim kind '{claim.kind}': {', '.join(kinds)}")
+        compares = claim.kind in ("better", "pairs", "widens")
+        need(compares == bool(claim.than), f"claim '{claim.text}': `than` goes with kind better, pairs and widens")
+        paired = claim.kind in ("pairs", "widens")
+        need(not paired or len(claim.rows) == len(claim.than), f"claim '{claim.text}': rows and than are no pairs")
     for measure in experiment.measures if not experiment.collection else []:
         judged = {n for c in experiment.claims if measure in claim_measures(experiment, c) for n in c.rows + c.than}
         for row in experiment.rows:
@@ -161,6 +168,11 @@ def check(experiment: Experiment) -> None:
 
 def claim_measures(experiment: Experiment, claim: Claim) -> list[str]:
     return claim.measures or experiment.measures[:1]
+
+
+def tune_of(experiment: Experiment, row: Row, scale: str) -> Tune | None:
+    """What is tuned for a row: its own key, or the grid's."""
+    return row.tune if row.tune and scale != "smoke" else experiment.scales[scale].tune
 
 
 def home(experiment: Experiment, row: Row) -> tuple[Experiment, Row]:

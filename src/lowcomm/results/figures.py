@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lowcomm.results.cell import Cell
-from lowcomm.results.experiment import Experiment, home, load
+from lowcomm.results.experiment import Experiment, home, load, tune_of
 from lowcomm.results.grid import tuning_runs
 from lowcomm.results.measures import MEASURES, Measure
 from lowcomm.results.record import RECORDS, read
@@ -31,7 +31,9 @@ STYLE = {
     "legend.fontsize": 8,
     "svg.hashsalt": "lowcomm",
 }
-COLORS = {"AdamW": "#6b6b6b", "Schedule-Free": "#aa4499", "DiLoCo": "#d55e00", "GPA": "#0072b2", "coupled": "#009e73"}
+COLORS = {"AdamW": "#6b6b6b", "Schedule-Free": "#aa4499", "DiLoCo": "#d55e00", "GPA": "#0072b2", "coupled": "#009e73",
+          "DiLoCo-SGD": "#aa4499", "Iso-C": "#e6a000", "IsoLoCo": "#0072b2", "MuLoCo": "#009e73",
+          "IsoLoCo + Muon": "#56b4e9"}  # fmt: skip
 NAMES = {"loss": "validation loss (nats)", "train_loss": "training loss (nats)", "accuracy": "validation accuracy (%)"}
 
 
@@ -147,7 +149,7 @@ def tuning(
         runs = [r for r in tuning_runs(owner, row, scale) if (records / r.path).is_file() and r.tuned is not None]
         ends = [MEASURES[measure].of(read(records / r.path)["outcome"], None) for r in runs]
         ax.plot([r.tuned for r in runs], ends, marker="o", markersize=4, label=row.method, color=COLORS.get(row.series))
-    kind, key = MEASURES[measure], grid.tune.key.rpartition(".")[2]
+    kind, key = MEASURES[measure], tune_of(owner, row, scale).key.rpartition(".")[2]
     ax.set_xscale("log")
     ax.set(xlabel=f"peak {key}, seed {grid.seeds[0]}", ylabel=f"{kind.title.lower()} ({kind.unit})")
     ax.legend()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowcomm.results.experiment import Experiment, Row, cited_tables, home
+from lowcomm.results.experiment import Experiment, Row, cited_tables, home, tune_of
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, read
 
@@ -47,15 +47,15 @@ def at_scale(experiment: Experiment, scale: str) -> list[Row]:
 
 def run(experiment: Experiment, row: Row, scale: str, tuned: float | None, seed: int) -> Run:
     grid = experiment.scales[scale]
-    value = [] if tuned is None else [f"{grid.tune.key}={tuned:g}"]
+    value = [] if tuned is None else [f"{tune_of(experiment, row, scale).key}={tuned:g}"]
     overrides = [f"scale={scale}", *experiment.common, *grid.overrides, *row.overrides, *value, f"seed={seed}"]
     return Run(experiment.name, row.row, scale, seed, tuned, tuple(overrides), grid.seconds)
 
 
 def tuning_runs(experiment: Experiment, row: Row, scale: str) -> list[Run]:
     """All values with the first seed, or that seed alone where nothing is tuned."""
-    grid = experiment.scales[scale]
-    return [run(experiment, row, scale, v, grid.seeds[0]) for v in (grid.tune.values if grid.tune else [None])]
+    tune, seed = tune_of(experiment, row, scale), experiment.scales[scale].seeds[0]
+    return [run(experiment, row, scale, v, seed) for v in (tune.values if tune else [None])]
 
 
 def best_value(experiment: Experiment, runs: list[Run], records: Path) -> float | None:

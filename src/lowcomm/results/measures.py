@@ -59,6 +59,16 @@ def steps_to_90(outcome: Outcome, _: Outcome | None) -> float | None:
     return crossing(outcome["curve"]["step"], outcome["curve"]["accuracy"], 0.9, lower=False)
 
 
+def gap_pct(outcome: Outcome, baseline: Outcome) -> float:
+    """100 (loss / baseline's loss - 1)."""
+    return 100 * (outcome["metrics"]["loss"] / baseline["metrics"]["loss"] - 1)
+
+
+def setting(block: str, key: str) -> Callable[[Outcome, Outcome | None], float]:
+    """A number of the run's configuration; 0 where the block has none (momentum of plain SGD)."""
+    return lambda outcome, _: float((outcome["config"]["algorithm"][block] or {}).get(key) or 0.0)
+
+
 def state_copies(outcome: Outcome, _: Outcome | None) -> float:
     """Moments, z, theta, outer momentum, residuals: measured, in units of the parameters' bytes."""
     return outcome["memory"]["optimizer"] / outcome["memory"]["parameters"]
@@ -90,5 +100,9 @@ MEASURES = {
     "fewer_steps_pct": saved("validation loss", "loss"),
     "fewer_steps_accuracy_pct": saved("validation accuracy", "accuracy"),
     "fewer_steps_train_pct": saved("training loss", "train_loss"),
+    "gap_pct": Measure("Final validation loss above the baseline's", "%", gap_pct, relative=True, digits=2),
+    "inner_lr": Measure("Best inner learning rate", "1", setting("inner", "lr"), digits=6),
+    "outer_lr": Measure("Outer learning rate", "1", setting("outer", "lr"), digits=2),
+    "outer_momentum": Measure("Outer momentum", "1", setting("outer", "momentum"), digits=1),
     "state_copies": Measure("State beside the model and its gradients", "copies of the model", state_copies, digits=2),
 }

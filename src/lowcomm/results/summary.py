@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowcomm.results.cell import NOT_RUN, Cell
-from lowcomm.results.claims import Verdict, judge, worst
-from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load
+from lowcomm.results.claims import Verdict, judge, single, worst
+from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load, tune_of
 from lowcomm.results.grid import at_scale, best_value, run, tuning_runs
 from lowcomm.results.measures import MEASURES, step_ratio
 from lowcomm.results.record import RECORDS, read
@@ -23,7 +23,8 @@ def finished_runs(experiment: Experiment, row: Row, scale: str, records: Path) -
         return [], None, False
     value = best_value(owner, there, records)
     runs = [r for s in grid.seeds if (records / (r := run(owner, row, scale, value, s)).path).is_file()]
-    edge = grid.tune is not None and value in (min(grid.tune.values), max(grid.tune.values))
+    tune = tune_of(owner, row, scale)
+    edge = tune is not None and value in (min(tune.values), max(tune.values))
     return runs, value, edge
 
 
@@ -39,7 +40,8 @@ def run_cell(experiment: Experiment, row: Row, measure: str, scale: str, records
     for r in runs:
         if kind.relative and r.seed not in base:
             continue
-        outcome = read(records / r.path)["outcome"]
+        record = read(records / r.path)
+        outcome = record["outcome"] | {"config": record["code"]["config"]}
         cell.values[r.seed] = kind.of(outcome, base.get(r.seed))
         if kind.ratio:
             cell.ratios[r.seed] = step_ratio(kind.ratio)(outcome, base[r.seed])
@@ -70,7 +72,8 @@ def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tu
             cells[row.row, measure] = cell
     verdicts = [
         judge(claim, measure, cells)
-        for claim in experiment.claims
+        for whole in experiment.claims
+        for claim in single(whole, here)
         for measure in claim_measures(experiment, claim)
         if claim.scales is None or scale in claim.scales
     ]

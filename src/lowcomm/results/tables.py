@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from lowcomm.results.cell import DIFFERS, Cell, number
-from lowcomm.results.experiment import Experiment, home, load
+from lowcomm.results.experiment import Experiment, home, load, tune_of
 from lowcomm.results.grid import at_scale
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, read
@@ -65,9 +65,12 @@ def links(experiment: Experiment, cell: Cell, records: Path, links_from: Path | 
         shown = "seeds " + " ".join(f"[{seed}]({place})" for seed, place in zip(cell.values, places, strict=True))
     value = ""
     if cell.tuned is not None:
-        owner, _ = home(experiment, cell.row)
-        key = next(g.tune.key for g in owner.scales.values() if g.tune)
-        value = f"{key.rpartition('.')[2]} {cell.tuned:g}{' (edge of its grid)' if cell.edge else ''}, "
+        owner, row = home(experiment, cell.row)
+        if cell.of:
+            owner, row = home(owner, cell.of)
+        key = tune_of(owner, row, cell.paths[0].partition("/")[0]).key
+        key = key.removeprefix("algorithm.").removeprefix("inner.")
+        value = f"{key} {cell.tuned:g}{' (edge of its grid)' if cell.edge else ''}, "
     return value + shown
 
 
