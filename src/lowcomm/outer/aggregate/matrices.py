@@ -103,7 +103,7 @@ def iso_cts(
         delta = _as_matrix(delta, flatten).double() / workers
         parts.append(_leading(isotropy.triplets(delta - basis @ (basis.T @ delta), method, floor), own))
     u, sigma, vh = _stacked(parts)
-    level = sigma.sum() / rank * (isotropy.polar(u, method) @ isotropy.polar(vh, method))
+    level = sigma.mean() * (isotropy.polar(u, method) @ isotropy.polar(vh, method))
     return level.to(average.dtype).view(average.shape)
 
 
