@@ -19,7 +19,7 @@ FEW := scale.steps=32 scale.eval_every=32 scale.eval_samples=32 logger.progress=
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-env: $(READY) ## install the locked environment into .venv (2.5 GB, 2-6 minutes)
+env: $(READY) ## install the locked environment into .venv (2.5 GB; 2.5 minutes, 6 on a busy machine)
 
 $(READY): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
@@ -35,7 +35,7 @@ lint: $(READY) ## style of the code, outputs left in notebooks (seconds)
 test: $(READY) ## the test suite
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) -m 'not slow' tests
 
-smoke: $(READY) ## a few steps of every algorithm preset, on text and on images (1 minute)
+smoke: $(READY) ## a few steps of every algorithm preset, on text and on images (30 short runs)
 	rm -rf runs/smoke
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 $(FEW)
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 workload=digits model=vit-tiny $(FEW)
