@@ -83,8 +83,8 @@ def rounds(model_name: str, workers: int, inner_steps: int = 30, batch: int = BA
     a = cfg.algorithm
     wire = Wire(workers)
     inner_step = InnerStep(model, params, workload, a, cfg.scale, 10**6, 0)
-    loop = Timed(params, partial(build, "algorithm.compressor", a.compressor),
-                 build("algorithm.aggregator", a.aggregator), partial(build, "algorithm.outer", a.outer), wire)  # fmt: skip
+    compressor, outer = partial(build, "algorithm.compressor", a.compressor), partial(build, "algorithm.outer", a.outer)
+    loop = Timed(params, compressor, build("algorithm.aggregator", a.aggregator), outer, wire)
     trainer = Rounds(inner_step, params, partial(build, "algorithm.inner", a.inner), wire, batch, inner_steps, loop)
 
     def run() -> None:
@@ -150,8 +150,10 @@ def main() -> None:
     ratio = statistics.median(b / a for a, b in zip(speeds["1"], speeds["64"], strict=True))
     out |= {"tokens_per_s_W1": statistics.median(speeds["1"]), "tokens_per_s_W64": statistics.median(speeds["64"]),
             "W64_ratio": ratio}  # fmt: skip
-    print(f"llama-nano, 256 tokens a step, H = 30: W = 1 {out['tokens_per_s_W1']:,.0f} tokens/s, W = 64 {out['tokens_per_s_W64']:,.0f} tokens/s; "
-          f"ratio {ratio:.3f} (target >= 0.9)")  # fmt: skip
+    print(
+        f"llama-nano, 256 tokens a step, H = 30: W = 1 {out['tokens_per_s_W1']:,.0f} tokens/s, "
+        f"W = 64 {out['tokens_per_s_W64']:,.0f} tokens/s; ratio {ratio:.3f} (target >= 0.9)"
+    )
     if args.json:
         args.json.write_text(json.dumps(out, indent=1))
 

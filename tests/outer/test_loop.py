@@ -58,7 +58,8 @@ def test_golden(case):
     if "momentum" in case:
         close(trainer.loop.outer.state[trainer.loop.theta["w"]]["momentum_buffer"], case["momentum"])
     if "f" in case:
-        assert Quadratic().loss(Point(trainer.loop.theta["w"].detach()), {}).item() == pytest.approx(case["f"], abs=1e-12)
+        value = Quadratic().loss(Point(trainer.loop.theta["w"].detach()), {}).item()
+        assert value == pytest.approx(case["f"], abs=1e-12)
 
 
 def close(actual, expected):

@@ -1,6 +1,8 @@
 """GPA in float64 loops over Python numbers: three sequences, x stored, written from arXiv 2512.17131.
 
-    y_t = mu_y x_t + (1 - mu_y) z_t;   z_{t+1} = z_t - lr d_t, d_t from g(y_t);   x_{t+1} = mu_x x_t + (1 - mu_x) z_{t+1}
+    y_t = mu_y x_t + (1 - mu_y) z_t
+    z_{t+1} = z_t - lr d_t, d_t from g(y_t)
+    x_{t+1} = mu_x x_t + (1 - mu_x) z_{t+1}
 
 Weight decay is decoupled and additive: d_t + wd z_t (decay at z) or d_t + wd y_t (decay at y). Because x is stored,
 mu_y = 0 (gradient at z, x an exponential moving average of the iterates) is allowed here.

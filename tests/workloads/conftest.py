@@ -38,7 +38,14 @@ def tiny_llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=300, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64, attention_dropout=0.5,
-    ))
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=300,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=64,
+            attention_dropout=0.5,
+        )
+    )

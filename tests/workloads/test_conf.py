@@ -40,12 +40,15 @@ def test_digits_build():
     assert workload.batch(0, 1, 0, 4)["pixel_values"].shape == (4, 1, 8, 8)
 
 
-@pytest.mark.parametrize(("name", "changes", "message"), [
-    ("dclm", {}, "give one, a local folder of shards or a dataset on the hub"),
-    ("dclm", {"hub": "a/b", "tokens": 4096}, "workload.revision=None"),
-    ("imagenet", {}, "give one, a local folder or a dataset on the hub"),
-    ("imagenet", {"hub": "a/b"}, "workload.revision=None"),
-])
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("dclm", {}, "give one, a local folder of shards or a dataset on the hub"),
+        ("dclm", {"hub": "a/b", "tokens": 4096}, "workload.revision=None"),
+        ("imagenet", {}, "give one, a local folder or a dataset on the hub"),
+        ("imagenet", {"hub": "a/b"}, "workload.revision=None"),
+    ],
+)
 def test_what_needs_data_says_so(name, changes, message):
     with pytest.raises(hydra.errors.InstantiationException, match=message):
         hydra.utils.instantiate(OmegaConf.load(CONF / f"{name}.yaml"), seed=1, **changes)

@@ -200,18 +200,21 @@ def test_the_hub_is_streamed_and_cached(make, hub, tmp_path):
     assert stream(fewer, "train")[: available // 3] == stream(workload, "train")[: available // 3]
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"path": None}, "path=None, hub=None: give one"),
-    ({"hub": "a/b"}, "hub=a/b: give one"),
-    ({"path": None, "hub": "a/b", "tokens": 100}, "workload.revision=None: the dataset a/b must be pinned"),
-    ({"path": None, "hub": "a/b", "revision": "main", "tokens": 100}, "workload.revision=main"),
-    ({"path": None, "hub": "a/b", "revision": SHA}, "tokens=null"),
-    ({"on_error": "ignore"}, "on_error=ignore"),
-    ({"max_line_bytes": 0}, "max_line_bytes=0"),
-    ({"tokens": 8}, "tokens=8: less than one window"),
-    ({"seq_len": 1}, "seq_len=1"),
-    ({"holdout": 1.5}, "holdout=1.5"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": None}, "path=None, hub=None: give one"),
+        ({"hub": "a/b"}, "hub=a/b: give one"),
+        ({"path": None, "hub": "a/b", "tokens": 100}, "workload.revision=None: the dataset a/b must be pinned"),
+        ({"path": None, "hub": "a/b", "revision": "main", "tokens": 100}, "workload.revision=main"),
+        ({"path": None, "hub": "a/b", "revision": SHA}, "tokens=null"),
+        ({"on_error": "ignore"}, "on_error=ignore"),
+        ({"max_line_bytes": 0}, "max_line_bytes=0"),
+        ({"tokens": 8}, "tokens=8: less than one window"),
+        ({"seq_len": 1}, "seq_len=1"),
+        ({"holdout": 1.5}, "holdout=1.5"),
+    ],
+)
 def test_refusals(make, change, message):
     with pytest.raises(ValueError, match=message):
         make(**change)

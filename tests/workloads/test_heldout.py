@@ -22,9 +22,14 @@ def test_also_after_an_error():
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize(("samples", "batch", "message"), [
-    (0, 1, "samples=0"), (1, 0, "batches of 0"), (6, 1, "scale.eval_samples=6: there are only 5 cats"),
-])
+@pytest.mark.parametrize(
+    ("samples", "batch", "message"),
+    [
+        (0, 1, "samples=0"),
+        (1, 0, "batches of 0"),
+        (6, 1, "scale.eval_samples=6: there are only 5 cats"),
+    ],
+)
 def test_refusals(samples, batch, message):
     with pytest.raises(ValueError, match=message):
         check_evaluation(samples, batch, 5, "cats")

@@ -38,10 +38,19 @@ def make(folder):
 
 def vit(image_size: int, channels: int, classes: int):
     torch.manual_seed(0)
-    return ViTForImageClassification(ViTConfig(
-        image_size=image_size, patch_size=image_size // 2, num_channels=channels, num_labels=classes, hidden_size=16,
-        num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, hidden_dropout_prob=0.5,
-    ))
+    return ViTForImageClassification(
+        ViTConfig(
+            image_size=image_size,
+            patch_size=image_size // 2,
+            num_channels=channels,
+            num_labels=classes,
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            hidden_dropout_prob=0.5,
+        )
+    )
 
 
 def numbered(workload, workers, steps, size):
@@ -191,10 +200,15 @@ def test_the_hub_gives_the_same_batches_as_folders(make, folder, monkeypatch):
         assert (name, revision) == ("a/b", SHA)
         features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(CLASSES))})
         return {
-            split: datasets.Dataset.from_dict({
-                "image": [str(f) if local == "val" else {"path": None, "bytes": f.read_bytes()} for f in files[local]],
-                "label": [CLASSES.index(f.parent.name) for f in files[local]],
-            }, features=features)
+            split: datasets.Dataset.from_dict(
+                {
+                    "image": [
+                        str(f) if local == "val" else {"path": None, "bytes": f.read_bytes()} for f in files[local]
+                    ],
+                    "label": [CLASSES.index(f.parent.name) for f in files[local]],
+                },
+                features=features,
+            )
             for split, local in (("train", "train"), ("validation", "val"))
         }
 
@@ -206,17 +220,20 @@ def test_the_hub_gives_the_same_batches_as_folders(make, folder, monkeypatch):
     assert torch.equal(local._heldout_images(np.arange(12)), hub._heldout_images(np.arange(12)))
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"path": None}, "give one"),
-    ({"hub": "a/b"}, "give one"),
-    ({"path": None, "hub": "a/b"}, "workload.revision=None"),
-    ({"channels": 1}, "channels=1"),
-    ({"crop_scale": (0.0, 1.0)}, "crop_scale"),
-    ({"crop_scale": (0.9, 0.5)}, "crop_scale"),
-    ({"eval_crop": 0.0}, "eval_crop=0.0"),
-    ({"decode_threads": 0}, "decode_threads=0"),
-    ({"image_size": 0}, "image_size=0"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"path": None}, "give one"),
+        ({"hub": "a/b"}, "give one"),
+        ({"path": None, "hub": "a/b"}, "workload.revision=None"),
+        ({"channels": 1}, "channels=1"),
+        ({"crop_scale": (0.0, 1.0)}, "crop_scale"),
+        ({"crop_scale": (0.9, 0.5)}, "crop_scale"),
+        ({"eval_crop": 0.0}, "eval_crop=0.0"),
+        ({"decode_threads": 0}, "decode_threads=0"),
+        ({"image_size": 0}, "image_size=0"),
+    ],
+)
 def test_refusals(make, change, message):
     with pytest.raises(ValueError, match=message):
         make(**change)

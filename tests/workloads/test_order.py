@@ -91,14 +91,17 @@ def test_positions_are_spread_evenly():
     assert np.bincount(first, minlength=4).min() > 900
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    ((0, 4, 0, 3), "4 workers x 3 samples = 12 a step, but there are only 10 cats: feed more, or lower"),
-    ((2, 2, 0, 3), "worker=2"),
-    ((-1, 2, 0, 3), "worker=-1"),
-    ((0, 2, -1, 3), "step=-1"),
-    ((0, 0, 0, 3), "workers=0"),
-    ((0, 2, 0, 0), "size=0"),
-])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ((0, 4, 0, 3), "4 workers x 3 samples = 12 a step, but there are only 10 cats: feed more, or lower"),
+        ((2, 2, 0, 3), "worker=2"),
+        ((-1, 2, 0, 3), "worker=-1"),
+        ((0, 2, -1, 3), "step=-1"),
+        ((0, 0, 0, 3), "workers=0"),
+        ((0, 2, 0, 0), "size=0"),
+    ],
+)
 def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         Order(10, 0, "cats", "feed more").samples(*call)

@@ -37,7 +37,8 @@ def test_a_bomb_is_named(monkeypatch):
 
 
 @given(
-    width=st.integers(1, 80), height=st.integers(1, 80),
+    width=st.integers(1, 80),
+    height=st.integers(1, 80),
     draws=st.lists(st.lists(st.floats(0, 1, exclude_max=True), min_size=4, max_size=4), min_size=10, max_size=10),
 )
 def test_crops_lie_in_the_image(width, height, draws):

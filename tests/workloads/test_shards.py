@@ -42,20 +42,27 @@ def test_a_missing_field_names_shard_and_place(shard):
     assert read(shard, "skip", field="body") == ([], {"missing_field": 3})
 
 
-@pytest.mark.parametrize(("line", "kind", "message"), [
-    (b'{"text": "a"', "invalid_json", "line 2: not JSON"),
-    (b"[" * 200_000, "invalid_json", "line 2: not JSON"),
-    (b'{"text": ' + b"9" * 5000 + b"}", "invalid_json", "line 2: not JSON"),
-    (b'\xef\xbb\xbf{"text": "a"}', "invalid_json", "line 2: not JSON"),
-    (b'"a"', "not_an_object", "line 2: a JSON str, not an object"),
-    (b"null", "not_an_object", "line 2: a JSON NoneType, not an object"),
-    (b'{"body": "a"}', "missing_field", "line 2: no field 'text'"),
-    (b'{"text": 3}', "not_text", "line 2: field 'text' is int"),
-    (b'{"text": null}', "not_text", "line 2: field 'text' is NoneType"),
-    (b'{"text": "\xff"}', "not_utf8", "line 2: not UTF-8 at byte 10"),
-    (b'{"text": "\\ud800"}', "not_utf8", "line 2: field 'text' holds half a surrogate pair"),
-    (b'{"text": "' + b"a" * (1 << 20) + b'"}', "line_too_long", "line 2: longer than workload.max_line_bytes=1048576"),
-])
+@pytest.mark.parametrize(
+    ("line", "kind", "message"),
+    [
+        (b'{"text": "a"', "invalid_json", "line 2: not JSON"),
+        (b"[" * 200_000, "invalid_json", "line 2: not JSON"),
+        (b'{"text": ' + b"9" * 5000 + b"}", "invalid_json", "line 2: not JSON"),
+        (b'\xef\xbb\xbf{"text": "a"}', "invalid_json", "line 2: not JSON"),
+        (b'"a"', "not_an_object", "line 2: a JSON str, not an object"),
+        (b"null", "not_an_object", "line 2: a JSON NoneType, not an object"),
+        (b'{"body": "a"}', "missing_field", "line 2: no field 'text'"),
+        (b'{"text": 3}', "not_text", "line 2: field 'text' is int"),
+        (b'{"text": null}', "not_text", "line 2: field 'text' is NoneType"),
+        (b'{"text": "\xff"}', "not_utf8", "line 2: not UTF-8 at byte 10"),
+        (b'{"text": "\\ud800"}', "not_utf8", "line 2: field 'text' holds half a surrogate pair"),
+        (
+            b'{"text": "' + b"a" * (1 << 20) + b'"}',
+            "line_too_long",
+            "line 2: longer than workload.max_line_bytes=1048576",
+        ),
+    ],
+)
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.zst"])
 def test_bad_lines_are_named_or_counted(tmp_path, line, kind, message, suffix):
     path = tmp_path / f"bad{suffix}"

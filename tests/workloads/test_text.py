@@ -78,8 +78,10 @@ def test_batches(make):
 
 def all_rows(workload):
     n = workload.describe()["windows"]
-    return np.concatenate([workload.batch(w, 2, step, 1)["input_ids"] for step in range(n // 2) for w in range(2)] + [
-        workload.batch(0, 2, n // 2, 1)["input_ids"]] * (n % 2))
+    return np.concatenate(
+        [workload.batch(w, 2, step, 1)["input_ids"] for step in range(n // 2) for w in range(2)]
+        + [workload.batch(0, 2, n // 2, 1)["input_ids"]] * (n % 2)
+    )
 
 
 def test_an_epoch_is_the_training_stream(make, tmp_path):
@@ -217,11 +219,18 @@ def test_another_recipe_is_another_cache(make, monkeypatch, tmp_path):
     assert len(caches(tmp_path / "cache")) == 2
 
 
-@pytest.mark.parametrize(("change", "message"), [
-    ({"seq_len": 1}, "seq_len=1"), ({"vocab_size": 256}, "vocab_size=256"), ({"vocab_size": 70000}, "vocab_size=70000"),
-    ({"holdout": 0.0}, "holdout=0.0"), ({"holdout": 1.0}, "holdout=1.0"), ({"corpus": "web"}, "corpus=web"),
-    ({"seed": -1}, "seed=-1"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seq_len": 1}, "seq_len=1"),
+        ({"vocab_size": 256}, "vocab_size=256"),
+        ({"vocab_size": 70000}, "vocab_size=70000"),
+        ({"holdout": 0.0}, "holdout=0.0"),
+        ({"holdout": 1.0}, "holdout=1.0"),
+        ({"corpus": "web"}, "corpus=web"),
+        ({"seed": -1}, "seed=-1"),
+    ],
+)
 def test_refusals(make, change, message):
     with pytest.raises(ValueError, match=message):
         make(**change)

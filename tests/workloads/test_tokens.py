@@ -45,9 +45,14 @@ def test_training_stops_reading_when_it_has_enough():
     assert len(read) == -(-300 * tokens.TRAIN_BYTES_PER_ENTRY // 100_000)
 
 
-@pytest.mark.parametrize(("texts", "size", "message"), [
-    (["a"], 256, "vocab_size=256"), ([], 300, "no text"), ([""], 300, "no text"),
-])
+@pytest.mark.parametrize(
+    ("texts", "size", "message"),
+    [
+        (["a"], 256, "vocab_size=256"),
+        ([], 300, "no text"),
+        ([""], 300, "no text"),
+    ],
+)
 def test_tokenizers_that_cannot_be_trained(texts, size, message):
     with pytest.raises(ValueError, match=message):
         tokens.train_tokenizer(texts, size)
@@ -62,7 +67,10 @@ def test_each_document_ends_with_eos_and_nothing_else_does(tokenizer, tmp_path):
     assert tokenizer.decode(train, skip_special_tokens=False) == f"one {tokens.EOS} two" + 3 * tokens.EOS
     assert tokenizer.decode(heldout) == "three"
     assert counts == {
-        "train_tokens": len(train), "heldout_tokens": len(heldout), "train_documents": 2, "heldout_documents": 1,
+        "train_tokens": len(train),
+        "heldout_tokens": len(heldout),
+        "train_documents": 2,
+        "heldout_documents": 1,
         "complete": True,
     }
 

@@ -63,7 +63,13 @@ class CausalText:
     def describe(self) -> dict[str, Any]:
         """Sizes and order; the workloads add what the text is."""
         return {
-            "name": self.name, "unit": self.unit, "seq_len": self.seq_len, "seed": self._order.seed, "order": RULE,
-            "tokens": self._train.tokens, "windows": len(self._train),
-            "heldout_tokens": self._heldout.tokens, "heldout_windows": len(self._heldout),
+            "name": self.name,
+            "unit": self.unit,
+            "seq_len": self.seq_len,
+            "seed": self._order.seed,
+            "order": RULE,
+            "tokens": self._train.tokens,
+            "windows": len(self._train),
+            "heldout_tokens": self._heldout.tokens,
+            "heldout_windows": len(self._heldout),
         }

@@ -24,8 +24,13 @@ class Classification:
     unit, units_per_sample = "images", 1
 
     def __init__(
-        self, name: str, train_images: Train, train_labels: np.ndarray, heldout_images: Heldout,
-        heldout_labels: np.ndarray, seed: int,
+        self,
+        name: str,
+        train_images: Train,
+        train_labels: np.ndarray,
+        heldout_images: Heldout,
+        heldout_labels: np.ndarray,
+        seed: int,
     ):
         self.name = name
         self._train_images, self._heldout_images = train_images, heldout_images
@@ -69,8 +74,12 @@ class Classification:
     def describe(self) -> dict[str, Any]:
         """Sizes and order; the workloads add what the images are."""
         return {
-            "name": self.name, "unit": self.unit, "seed": self._order.seed, "order": RULE,
-            "images": len(self._train_labels), "heldout_images": len(self._heldout_labels),
+            "name": self.name,
+            "unit": self.unit,
+            "seed": self._order.seed,
+            "order": RULE,
+            "images": len(self._train_labels),
+            "heldout_images": len(self._heldout_labels),
         }
 
 

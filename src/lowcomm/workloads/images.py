@@ -25,7 +25,13 @@ class Digits(Classification):
     """
 
     def __init__(
-        self, *, name: str, seed: int, image_size: int = 8, num_classes: int = 10, channels: int = 1,
+        self,
+        *,
+        name: str,
+        seed: int,
+        image_size: int = 8,
+        num_classes: int = 10,
+        channels: int = 1,
         normalize: bool = True,
     ):
         from sklearn.datasets import load_digits  # slow to import, and of no use to others
@@ -46,7 +52,9 @@ class Digits(Classification):
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {
-            "revision": "scikit-learn load_digits", "sha256": self._sha256, "normalize": self._normalize,
+            "revision": "scikit-learn load_digits",
+            "sha256": self._sha256,
+            "normalize": self._normalize,
             "split": "of each class the fifth with the smallest sha256 of the pixels is held out",
             "licence": "UCI Optical Recognition of Handwritten Digits (Alpaydin, Kaynak); shipped under BSD-3-Clause",
         }
@@ -84,9 +92,19 @@ class ImageNet(Classification):
     """
 
     def __init__(
-        self, *, name: str, image_size: int, num_classes: int, seed: int, path: str | None = None,
-        hub: str | None = None, revision: str | None = None, channels: int = 3,
-        crop_scale: tuple[float, float] = (0.08, 1.0), eval_crop: float = 0.875, decode_threads: int = 1,
+        self,
+        *,
+        name: str,
+        image_size: int,
+        num_classes: int,
+        seed: int,
+        path: str | None = None,
+        hub: str | None = None,
+        revision: str | None = None,
+        channels: int = 3,
+        crop_scale: tuple[float, float] = (0.08, 1.0),
+        eval_crop: float = 0.875,
+        decode_threads: int = 1,
     ):
         low, high = crop_scale
         if image_size < 1:
@@ -108,9 +126,7 @@ class ImageNet(Classification):
         self._seed, self._size, self._scale, self._eval_crop = seed, image_size, (low, high), eval_crop
         self._train, self._heldout, self._source = source.train, source.heldout, source.describe()
         self._source |= {"classes_sha256": digest(source.classes)}
-        super().__init__(
-            name, self._augmented, self._train.labels, self._centred, self._heldout.labels, seed
-        )
+        super().__init__(name, self._augmented, self._train.labels, self._centred, self._heldout.labels, seed)
 
     def _augmented(self, index: np.ndarray, positions: np.ndarray) -> Tensor:
         def one(i: int, position: int):
@@ -126,7 +142,13 @@ class ImageNet(Classification):
         return pixels.to_tensor(list(self._pool.map(one, index.tolist())))
 
     def describe(self) -> dict[str, Any]:
-        return super().describe() | self._source | {
-            "image_size": self._size, "crop_scale": list(self._scale), "eval_crop": self._eval_crop,
-            "licence": "ImageNet: non-commercial research and education, terms of image-net.org",
-        }
+        return (
+            super().describe()
+            | self._source
+            | {
+                "image_size": self._size,
+                "crop_scale": list(self._scale),
+                "eval_crop": self._eval_crop,
+                "licence": "ImageNet: non-commercial research and education, terms of image-net.org",
+            }
+        )

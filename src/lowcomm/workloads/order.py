@@ -61,10 +61,12 @@ class Order:
         if first == last:
             return self._epoch(first)[positions - first * self.n]
         old = positions < last * self.n  # the step is shorter than an epoch, so there are two at most
-        return np.concatenate([
-            self._epoch(first)[positions[old] - first * self.n],
-            self._epoch(last)[positions[~old] - last * self.n],
-        ])
+        return np.concatenate(
+            [
+                self._epoch(first)[positions[old] - first * self.n],
+                self._epoch(last)[positions[~old] - last * self.n],
+            ]
+        )
 
     def _epoch(self, epoch: int) -> np.ndarray:
         found = self._kept.get(epoch)

@@ -41,7 +41,14 @@ class PyCode(CausalText):
     """
 
     def __init__(
-        self, *, name: str, seq_len: int, vocab_size: int, seed: int, corpus: str = "stdlib", holdout: float = 0.05,
+        self,
+        *,
+        name: str,
+        seq_len: int,
+        vocab_size: int,
+        seed: int,
+        corpus: str = "stdlib",
+        holdout: float = 0.05,
         cache_dir: str | None = None,
     ):
         _check(seq_len, vocab_size, holdout)
@@ -51,7 +58,10 @@ class PyCode(CausalText):
             raise ValueError(f"corpus={corpus}: must be one of {', '.join(corpora.LICENCES)}")
         sources = corpora.read_sources(corpus)
         self._manifest = {
-            "recipe": RECIPE, "corpus": corpus, "holdout": holdout, "versions": corpora.versions(corpus),
+            "recipe": RECIPE,
+            "corpus": corpus,
+            "holdout": holdout,
+            "versions": corpora.versions(corpus),
             "files": [[s.name, s.sha256, corpora.held_out(s.sha256, holdout)] for s in sources],
         }
         self._manifest_sha256 = cache.digest(self._manifest)
@@ -86,10 +96,14 @@ class PyCode(CausalText):
     def describe(self) -> dict[str, Any]:
         return super().describe() | {
             "revision": f"{self._corpus} of Python {self._manifest['versions']['python']}",
-            "versions": self._manifest["versions"], "licence": corpora.LICENCES[self._corpus],
-            "manifest_sha256": self._manifest_sha256, "vocab_size": self.vocab_size,
-            "files": self._counts["train_documents"], "heldout_files": self._counts["heldout_documents"],
-            "train_sha256": self._counts["train_sha256"], "heldout_sha256": self._counts["heldout_sha256"],
+            "versions": self._manifest["versions"],
+            "licence": corpora.LICENCES[self._corpus],
+            "manifest_sha256": self._manifest_sha256,
+            "vocab_size": self.vocab_size,
+            "files": self._counts["train_documents"],
+            "heldout_files": self._counts["heldout_documents"],
+            "train_sha256": self._counts["train_sha256"],
+            "heldout_sha256": self._counts["heldout_sha256"],
             "tokenizer": "byte-level BPE trained on the training files",
             "tokenizer_sha256": self._counts["tokenizer_sha256"],
         }
@@ -121,10 +135,24 @@ class Dclm(CausalText):
     """
 
     def __init__(
-        self, *, name: str, seq_len: int, vocab_size: int, tokenizer: str, seed: int, path: str | None = None,
-        hub: str | None = None, revision: str | None = None, field: str = "text", tokenizer_revision: str | None = None,
-        eos_token: str | None = None, tokens: int | None = None, holdout: float = 0.05, on_error: str = "raise",
-        max_line_bytes: int = 1 << 24, cache_dir: str | None = None,
+        self,
+        *,
+        name: str,
+        seq_len: int,
+        vocab_size: int,
+        tokenizer: str,
+        seed: int,
+        path: str | None = None,
+        hub: str | None = None,
+        revision: str | None = None,
+        field: str = "text",
+        tokenizer_revision: str | None = None,
+        eos_token: str | None = None,
+        tokens: int | None = None,
+        holdout: float = 0.05,
+        on_error: str = "raise",
+        max_line_bytes: int = 1 << 24,
+        cache_dir: str | None = None,
     ):
         _check(seq_len, vocab_size, holdout)
         if on_error not in ("raise", "skip"):
@@ -151,9 +179,14 @@ class Dclm(CausalText):
         shards = web.ShardCache(root, encoder, eos, vocab_size, holdout, on_error)
         self._entries = shards.collect(source, tokens)
         self._source = {
-            "hub": hub, "revision": revision, "field": field, "licence": LICENCE, "vocab_size": vocab_size,
+            "hub": hub,
+            "revision": revision,
+            "field": field,
+            "licence": LICENCE,
+            "vocab_size": vocab_size,
             "tokenizer": Path(tokenizer).name if Path(tokenizer).exists() else tokenizer,
-            "tokenizer_revision": tokenizer_revision, "tokenizer_sha256": cache.digest(encoder.to_str()),
+            "tokenizer_revision": tokenizer_revision,
+            "tokenizer_sha256": cache.digest(encoder.to_str()),
         }
         self.vocab_size = vocab_size
         train, heldout = (
@@ -168,14 +201,19 @@ class Dclm(CausalText):
     def describe(self) -> dict[str, Any]:
         counts = [entry.counts for entry in self._entries]
         skipped = sum((Counter(c["skipped"]) for c in counts), Counter())
-        return super().describe() | self._source | {
-            "shards": len(counts), "skipped": dict(skipped),
-            "documents": sum(c["train_documents"] for c in counts),
-            "heldout_documents": sum(c["heldout_documents"] for c in counts),
-            "manifest_sha256": cache.digest([[c["name"], c["sha256"]] for c in counts]),
-            "train_sha256": cache.digest([c["train_sha256"] for c in counts]),
-            "heldout_sha256": cache.digest([c["heldout_sha256"] for c in counts]),
-        }
+        return (
+            super().describe()
+            | self._source
+            | {
+                "shards": len(counts),
+                "skipped": dict(skipped),
+                "documents": sum(c["train_documents"] for c in counts),
+                "heldout_documents": sum(c["heldout_documents"] for c in counts),
+                "manifest_sha256": cache.digest([[c["name"], c["sha256"]] for c in counts]),
+                "train_sha256": cache.digest([c["train_sha256"] for c in counts]),
+                "heldout_sha256": cache.digest([c["heldout_sha256"] for c in counts]),
+            }
+        )
 
 
 def _check(seq_len: int, vocab_size: int, holdout: float) -> None:

@@ -31,9 +31,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer.train_from_iterator(shown, trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[EOS], initial_alphabet=alphabet, show_progress=False,
-    ))
+    tokenizer.train_from_iterator(
+        shown,
+        trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            special_tokens=[EOS],
+            initial_alphabet=alphabet,
+            show_progress=False,
+        ),
+    )
     return tokenizer
 
 
@@ -72,7 +78,11 @@ class TokenFile:
 
 
 def write_tokens(
-    documents: Iterable[tuple[str, bool]], tokenizer: Tokenizer, eos: int, folder: Path, dtype: np.dtype,
+    documents: Iterable[tuple[str, bool]],
+    tokenizer: Tokenizer,
+    eos: int,
+    folder: Path,
+    dtype: np.dtype,
     limit: int | None = None,
 ) -> dict[str, int | bool]:
     """Tokenizes (text, is held out) into `train.npy` and `heldout.npy`: no BOS, `eos` after each document.
@@ -92,8 +102,11 @@ def write_tokens(
     train.close()
     heldout.close()
     return {
-        "train_tokens": train.count, "heldout_tokens": heldout.count,
-        "train_documents": texts[False], "heldout_documents": texts[True], "complete": complete,
+        "train_tokens": train.count,
+        "heldout_tokens": heldout.count,
+        "train_documents": texts[False],
+        "heldout_documents": texts[True],
+        "complete": complete,
     }
 
 
