@@ -56,20 +56,25 @@ def follow(path: Path, seed: int) -> None:
 
 
 def chain(path: Path, last: int, seed: int, slowest: float) -> int:
-    """Returns how often a process was killed. ``slowest``: seconds that one may live."""
+    """Returns how often a process was killed. ``slowest``: seconds that one may live, more while none gets on."""
     rng = random.Random(seed)
-    kills, lives, readers, store = 0, 0, [], Store(path)
-    while store.latest() != last:
-        lives += 1
-        readers += [spawn(lambda s=lives: follow(path, s)) for _ in range(2 - len(readers))]
-        writer = spawn(lambda s=lives: publish(path, last, s))
-        deadline = time.monotonic() + rng.uniform(0.01, slowest)
-        while time.monotonic() < deadline and not finished(writer):
-            time.sleep(0.001)
-            if rng.random() < 0.002:
-                drop(store, rng)
-        for pid in [writer, *([readers.pop(rng.randrange(2))] if rng.random() < 0.5 else [])]:
-            kills += reap(pid)
+    kills, lives, idle, readers, store = 0, 0, 0, [], Store(path)
+    try:
+        while (before := store.latest()) != last:
+            lives += 1
+            readers += [spawn(lambda s=lives: follow(path, s)) for _ in range(2 - len(readers))]
+            writer = spawn(lambda s=lives: publish(path, last, s))
+            deadline = time.monotonic() + rng.uniform(0.01, slowest) * 1.2**idle
+            while time.monotonic() < deadline and not finished(writer):
+                time.sleep(0.001)
+                if rng.random() < 0.002:
+                    drop(store, rng)
+            for pid in [writer, *([readers.pop(rng.randrange(2))] if rng.random() < 0.5 else [])]:
+                kills += reap(pid)
+            idle = idle + 1 if store.latest() == before else 0
+    finally:
+        for pid in readers:
+            os.kill(pid, signal.SIGKILL)
     for pid in readers:
         reap(pid)
     return kills
