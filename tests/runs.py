@@ -21,6 +21,8 @@ ALGORITHMS = {
     "gpa": ["algorithm=gpa"],
     "diloco": ["algorithm=diloco", "algorithm.inner_steps=4"],
     "diloco-W4": ["algorithm=diloco", "algorithm.inner_steps=4", "workers=4"],
+    "dareloco-W4": ["algorithm=dareloco", "algorithm.inner_steps=4", "workers=4", "state=disk"],
+    "isoloco-gpa-W4": ["algorithm=isoloco", "algorithm/inner=gpa", "algorithm.inner_steps=4", "workers=4"],
 }
 
 

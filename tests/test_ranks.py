@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from lowcomm.outer.workers import Wire
 from tests.runs import ALGORITHMS, metrics, run
 
-CASES = ("adamw-W4", "diloco-W4")
+CASES = ("adamw-W4", "diloco-W4", "dareloco-W4")
 
 
 def torchrun(ranks: int, folder, *cases: str) -> None:

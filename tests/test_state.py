@@ -25,7 +25,7 @@ def test_resume_is_bitwise(tmp_path, name):
     assert whole[2]["outcome"]["bytes"] == pieces[2]["outcome"]["bytes"]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n != "isoloco-gpa-W4"])  # refused in bfloat16 weights
 @pytest.mark.parametrize("low", [["model.dtype=bfloat16"], ["scale.precision=bf16"]], ids=["bf16-weights", "autocast"])
 def test_resume_is_bitwise_under_bf16(tmp_path, name, low):
     whole = run(tmp_path / "whole", *ALGORITHMS[name], *low)
