@@ -22,6 +22,9 @@ def main(folder: Path, cases: list[str]) -> None:
                 run_overrides([*overrides(folder / case, name), "stop_after=6"])
             except Stopped:
                 continue
+        if case.endswith("-moved"):
+            run_overrides(overrides(folder / case, case.removesuffix("-moved")))
+            continue
         run_overrides(overrides(folder / case, case))
         finished = False
         while not finished:

@@ -89,6 +89,23 @@ MISTAKES = [
     (["scale.precision=bf61"], r"bf61.*bf16"),
     (["scale.device=gpu"], r"scale\.device=gpu"),
     (["logger.wandb=on"], r"logger\.wandb=on"),
+    (["seed=1.5"], r"seed=1\.5.*Integer"),
+    (["algoritm=gpa"], r"algoritm.*'algorithm'"),
+    (["algorithm=gpaa"], r"algorithm=gpaa.*'gpa'.*schedule-free"),
+    (["notakey"], r"notakey"),
+    (["~scale.batch"], r"~scale\.batch.*deletion"),
+    (["~workload.name"], r"workload\.name: missing"),
+    (["+workload.seed=3"], r"workload\.seed=3.*set seed=3"),
+    (["scale.threads=100000"], r"scale\.threads=100000.*cores"),
+    (["scale.steps=null", "scale.tokens_per_parameter=nan"], r"tokens_per_parameter=nan.*positive"),
+    (["scale.steps=null", "scale.tokens_per_parameter=-1"], r"tokens_per_parameter=-1.*positive"),
+    (["algorithm.inner.lr=null"], r"algorithm\.inner\.lr=None.*number"),
+    (["algorithm.inner.betas=[0.9]"], r"betas=\[0\.9\].*2 values"),
+    (["algorithm=diloco", "algorithm.outer.lr=null"], r"algorithm\.outer\.lr=None.*number"),
+    (["model=vit-tiny"], r"ViT takes images"),
+    (["model=llama-8b", "workload=digits"], r"model\.family=llama.*ViT takes images"),
+    (["model.config.vocab_size=100"], r"model\.config\.vocab_size=100.*workload\.vocab_size=512"),
+    (["model=vit-tiny", "workload=digits", "model.config.num_labels=5"], r"num_labels=5.*num_classes=10"),
 ]
 
 
@@ -112,8 +129,17 @@ def test_a_misspelt_key_of_the_model_is_found_before_a_corpus_is_prepared(tmp_pa
     from lowcomm import train
 
     monkeypatch.setattr(train, "build_workload", lambda *_: pytest.fail("work was begun"))
-    with pytest.raises(ConfigError, match=r"hiden_size.*hidden_size"):
-        train.run_overrides(["+model.config.hiden_size=8", f"run_dir={tmp_path}"])
+    for override, message in (
+        ("+model.config.hiden_size=8", r"hiden_size.*hidden_size"),
+        ("model.config.hidden_size=0", r"hidden_size=0: must be at least 1"),
+        ("model=llama-8b", r"model\.name.*GB"),
+        ("scale.device=cuda", r"no CUDA device"),
+    ):
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        monkeypatch.setattr("os.sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 22}[name])
+        with pytest.raises(ConfigError, match=message):
+            train.run_overrides([override, f"run_dir={tmp_path / 'run'}"])
+        assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_identity_of_a_run():

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from lowcomm.outer.workers import Wire
+from lowcomm.train import Stopped
 from tests.runs import ALGORITHMS, metrics, run
 
 CASES = ("adamw-W4", "diloco-W4", "dareloco-W4")
@@ -29,8 +30,15 @@ def lone(tmp_path_factory):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_are_outside_the_mathematics(tmp_path, lone, ranks):
-    """Each case whole, and again stopped mid-round under torchrun and resumed there."""
-    torchrun(ranks, tmp_path, *CASES)
+    """Each case whole, and again stopped mid-round under torchrun and resumed there.
+
+    And begun on one rank, stopped when two of the four workers had ended the round and one had not begun it.
+    """
+    with pytest.raises(Stopped):
+        run(tmp_path / "diloco-W4-moved", *ALGORITHMS["diloco-W4"], "stop_after=9")
+    torchrun(ranks, tmp_path, *CASES, "diloco-W4-moved")
+    assert load_file(tmp_path / "diloco-W4-moved" / "weights.safetensors").keys() == lone["diloco-W4"][0].keys()
+    assert metrics(tmp_path / "diloco-W4-moved") == lone["diloco-W4"][1]
     for name in CASES:
         for variant in (name, f"{name}-pieces"):
             weights = load_file(tmp_path / variant / "weights.safetensors")

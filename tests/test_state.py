@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lowcomm.train import Stopped
 from tests.runs import ALGORITHMS, TINY, metrics, run, run_in_pieces
 
 
@@ -87,6 +88,46 @@ def test_nan_loss_stops_naming_the_step_and_keeps_the_last_checkpoint(tmp_path):
     assert not (folder / "record.json").exists()
 
 
+def test_weights_that_broke_in_the_last_step_make_no_record(tmp_path):
+    with pytest.raises(FloatingPointError, match=r"loss is (nan|inf) at step 1"):
+        run(tmp_path, "algorithm.inner.lr=1e36", "algorithm.clip=null", "scale.steps=1")
+    assert not (tmp_path / "record.json").exists()
+
+
+def test_broken_weights_are_not_saved():
+    from lowcomm.training import check_weights
+
+    with pytest.raises(FloatingPointError, match=r"'w' is not finite after step 7"):
+        check_weights({"w": torch.nn.Parameter(torch.tensor([1.0, float("nan")]))}, 7)
+
+
+def test_a_mistake_does_not_claim_the_run_directory(tmp_path):
+    from lowcomm.blocks import ConfigError
+
+    for mistake in ("scale.eval_samples=4000", "scale.steps=null", "algorithm.inner.lr=-1"):
+        with pytest.raises(ConfigError):
+            run(tmp_path, mistake, "+scale.tokens_per_parameter=1e-6" if mistake == "scale.steps=null" else "seed=0")
+        assert not (tmp_path / "config.json").exists()
+    run(tmp_path)
+
+
+def test_a_run_that_died_after_its_record_is_tidied(tmp_path):
+    run(tmp_path)
+    (tmp_path / "checkpoints" / "tick-00000009").mkdir(parents=True)
+    run(tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_metrics_file_cut_by_someone_is_an_error(tmp_path):
+    from lowcomm.blocks import ConfigError
+
+    with pytest.raises(Stopped):
+        run(tmp_path, "stop_after=5")
+    (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl: 0 bytes where the checkpoint knows of \d+"):
+        run(tmp_path)
+
+
 def test_the_run_directory_is_one_configurations(tmp_path):
     from lowcomm.blocks import ConfigError
 
@@ -101,7 +142,7 @@ def test_two_processes_cannot_share_a_run(tmp_path):
     from lowcomm.run_dir import RunDir
 
     folder = tmp_path / "run"
-    held = RunDir(folder, checked(load_config([*TINY, f"run_dir={folder}"])), [], leader=True)
+    held = RunDir(folder, checked(load_config([*TINY, f"run_dir={folder}"])), leader=True)
     with pytest.raises(ConfigError, match="another process"):
         run(folder)
     held.release()

@@ -3,13 +3,14 @@
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 HYDRA_KEYS = {"_target_", "_partial_"}
+SEED = "seed"  # passed at the build
 
 
 class ConfigError(ValueError):
@@ -37,11 +38,16 @@ def check_block(path: str, block: DictConfig) -> None:
     for key, value in block.items():
         if key in HYDRA_KEYS:
             continue
+        if key == SEED:
+            raise ConfigError(f"{path}.{key}={value}: the run's seed is used everywhere; set seed={value}")
         if key not in arguments:
             full = [f"{path}.{a}" for a in arguments]
             raise ConfigError(f"{path}.{key}={value}: {block['_target_']} takes no '{key}'"
                               f"{nearest(f'{path}.{key}', full)}")  # fmt: skip
         check_kind(f"{path}.{key}", value, arguments[key].default)
+    for key, argument in arguments.items() if not block.get("_partial_") else ():
+        if argument.kind is argument.KEYWORD_ONLY and argument.default is argument.empty and key not in (*block, SEED):
+            raise ConfigError(f"{path}.{key}: missing, {block['_target_']} needs it; leave out the ~ or give a value")
 
 
 def check_kind(key: str, value: Any, default: Any) -> None:
@@ -50,8 +56,10 @@ def check_kind(key: str, value: Any, default: Any) -> None:
     if isinstance(default, bool):
         if not isinstance(value, bool | None):
             raise ConfigError(f"{key}={value}: must be true or false")
-    elif isinstance(default, int | float) and value is not None and not number:
+    elif isinstance(default, int | float) and not number:
         raise ConfigError(f"{key}={value}: must be a number")
+    elif isinstance(default, tuple) and not (isinstance(value, Sequence) and len(value) == len(default)):
+        raise ConfigError(f"{key}={value}: must be {len(default)} values, as in {key}={list(default)}")
 
 
 def build(path: str, block: DictConfig, *args: Any, **kwargs: Any) -> Any:
@@ -60,6 +68,6 @@ def build(path: str, block: DictConfig, *args: Any, **kwargs: Any) -> Any:
         return instantiate(OmegaConf.to_container(block, resolve=True), *args, **kwargs, _convert_="all")
     except Exception as error:
         cause = error.__cause__ or error
-        if isinstance(cause, ValueError | TypeError):
+        if isinstance(cause, ValueError | TypeError | OSError):
             raise ConfigError(f"{path} ({block['_target_']}): {cause}") from cause
         raise cause from None

@@ -113,8 +113,14 @@ def load_config(overrides: list[str], primary: str = "train") -> DictConfig:
 
 def explain(error: Exception, overrides: list[str], primary: str) -> str:
     """One message for a failed composition: Hydra's first lines and, for a key, the nearest existing ones."""
-    message = str(error).strip()
-    groups = [o for o in overrides if "=" in o and "." not in o.split("=")[0] and not o.startswith(("+", "~"))]
+    message = " ".join(str(error).split())
+    if isinstance(error.__cause__, OmegaConfBaseException):  # it knows what is wrong with the value
+        message += f": {str(error.__cause__).splitlines()[0]}"
+    groups = [o for o in overrides if (CONF / o.partition("=")[0]).is_dir()]
+    for group, _, option in (o.partition("=") for o in groups):
+        options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        if option not in (*options, "null"):
+            return f"{group}={option}: there is no such option{nearest(option, options)}; choose {', '.join(options)}"
     try:
         known = flat_keys(compose(primary, groups))
     except Exception:
@@ -151,12 +157,17 @@ def checked(cfg: DictConfig) -> DictConfig:
                 raise ConfigError(f"+{key}={OmegaConf.select(plain, key)}: there is no such key{nearest(key, known)}")
         merged = OmegaConf.merge(OmegaConf.structured(Config), plain)
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
-    check_values(merged)
+        why = str(error).splitlines()[0]
+        if "'workload." in why:
+            why = f"model and workload do not go together, a ViT takes images and the other models text ({why})"
+        raise ConfigError(why) from error
+    if missing := sorted(OmegaConf.missing_keys(merged)):
+        raise ConfigError(f"{missing[0]}: has no value; leave out the ~ or give one")
     check_block("workload", merged.workload)
     for name in ("inner", "compressor", "aggregator", "outer"):
         if merged.algorithm[name]:
             check_block(f"algorithm.{name}", merged.algorithm[name])
+    check_values(merged)
     return merged
 
 
@@ -186,14 +197,25 @@ def check_values(cfg: DictConfig) -> None:
     for key in ("workers", "scale.batch", "scale.eval_every", "scale.eval_samples", "scale.eval_batch",
                 "scale.checkpoint_every", "scale.threads"):  # fmt: skip
         need(OmegaConf.select(cfg, key) >= 1, key, "must be at least 1")
+    need(s.threads <= 1024, "scale.threads", "more than OpenMP can start; take at most the number of cores")
     need(0 <= cfg.seed < 2**32, "seed", "must lie in [0, 2**32)")
     need(a.inner_steps is None or a.inner_steps >= 1, "algorithm.inner_steps", "H must be at least 1")
     need(a.clip is None or a.clip > 0, "algorithm.clip", "must be positive, or null for no clipping")
     need(0 <= a.schedule.warmup < 1, "algorithm.schedule.warmup", "is a fraction of all steps, in [0, 1)")
     for key in ("start", "final"):
         need(0 <= a.schedule[key] <= 1, f"algorithm.schedule.{key}", "is a factor of the peak rate, in [0, 1]")
+    need((cfg.model.family == "vit") == ("image_size" in cfg.workload), "model.family",
+         f"does not go with workload={cfg.workload.name}: a ViT takes images, the other models text")  # fmt: skip
+    for ours, theirs in {"vocab_size": "vocab_size", "image_size": "image_size", "num_channels": "channels",
+                         "num_labels": "num_classes"}.items():  # fmt: skip
+        value, data = cfg.model.config.get(ours), cfg.workload.get(theirs)
+        if value is not None and data is not None:
+            fits = value >= data if ours in ("vocab_size", "num_labels") else value == data
+            need(fits, f"model.config.{ours}", f"does not fit workload.{theirs}={data}; leave it out")
     need(cfg.stop_after is None or cfg.stop_after >= 1, "stop_after", "must be at least 1, or null")
     need(s.steps is None or s.steps >= 1, "scale.steps", "must be at least 1")
+    need(s.tokens_per_parameter is None or 0 < s.tokens_per_parameter < float("inf"), "scale.tokens_per_parameter",
+         "must be positive")  # fmt: skip
     need((s.steps is None) != (s.tokens_per_parameter is None), "scale.steps",
          "set exactly one of scale.steps and scale.tokens_per_parameter (the other null)")  # fmt: skip
     if cfg.budget == "shared":

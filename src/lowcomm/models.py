@@ -97,6 +97,10 @@ def architecture(cfg: ModelConfig) -> PreTrainedConfig:
     # The class's own fields only: those of its base are bookkeeping, and there is no cache in training.
     known = {*config_class.__annotations__, *(["num_labels"] if cfg.family == "vit" else [])} - {"use_cache"}
     check_keys("model.config", values, known, config_class.__name__)
+    for key, value in values.items():
+        sizes = key.endswith("_size") or key.startswith("num_")
+        if sizes and isinstance(value, int) and value < 1:
+            raise ConfigError(f"model.config.{key}={value}: must be at least 1")
     check_rope("model.config.rope_parameters", values.get("rope_parameters") or {})
     try:
         config = config_class(**values, attn_implementation="sdpa")

@@ -26,7 +26,7 @@ def run_dir_of(cfg: DictConfig) -> Path:
 class RunDir:
     """Claims the folder for one configuration. Raises ConfigError when it is another's or in use."""
 
-    def __init__(self, path: Path, cfg: DictConfig, overrides: list[str], leader: bool):
+    def __init__(self, path: Path, cfg: DictConfig, leader: bool):
         self.path, self.leader, self.lock = path, leader, None
         self.checkpoints = path / "checkpoints"
         self.record = path / "record.json"
@@ -41,18 +41,20 @@ class RunDir:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(f"run_dir={path}: another process is running it; wait, or choose another") from error
-        mine = identity(cfg)
-        stored = path / "config.json"
-        if stored.exists():
-            differ = differences(json.loads(stored.read_text()), mine)
+        self.identity, self.stored = identity(cfg), path / "config.json"
+        if self.stored.exists():
+            differ = differences(json.loads(self.stored.read_text()), self.identity)
             if differ:
                 raise ConfigError(
                     f"run_dir={path} holds a run of another configuration ({'; '.join(differ[:3])}); "
                     "choose another run_dir, or delete the folder"
                 )
-        else:
-            write_bytes(stored, json.dumps(mine, indent=1, sort_keys=True).encode())
-            write_bytes(path / "overrides.txt", "\n".join(overrides).encode())
+
+    def begin(self, overrides: list[str]) -> None:
+        """Everything was checked: from now on the folder is this configuration's, and not before."""
+        if self.leader and not self.stored.exists():
+            write_bytes(self.path / "overrides.txt", "\n".join(overrides).encode())
+            write_bytes(self.stored, json.dumps(self.identity, indent=1, sort_keys=True).encode())
 
     def need_space(self, nbytes: int) -> None:
         """Refuse to start when the disk can't hold two checkpoints and the one being written."""

@@ -5,11 +5,37 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 
 import torch
 import torch.distributed as dist
+from omegaconf import DictConfig
+
+from lowcomm import models
+from lowcomm.blocks import ConfigError
+
+
+def check_machine(cfg: DictConfig) -> None:
+    """What needs neither data nor weights: the model's config, and a device that can hold weights and gradients.
+
+    Raises ConfigError.
+    """
+    models.architecture(cfg.model)
+    count = models.parameter_count(cfg.model) if cfg.model.weights == "random" else 0
+    need = 2 * count * (2 if cfg.model.dtype == "bfloat16" else 4)
+    if cfg.scale.device == "cpu":
+        have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    elif torch.cuda.is_available():
+        have = torch.cuda.get_device_properties(int(os.environ.get("LOCAL_RANK", 0))).total_memory
+    else:
+        raise ConfigError("scale.device=cuda: torch finds no CUDA device here; take scale.device=cpu or scale=cpu")
+    if need > have:
+        raise ConfigError(
+            f"model.name={cfg.model.name}: weights and gradients take {need / 1e9:.1f} GB, this machine has "
+            f"{have / 1e9:.1f} GB for them (scale.device={cfg.scale.device}); choose a smaller model"
+        )
 
 
 @contextlib.contextmanager
@@ -20,7 +46,8 @@ def process_group(device: str) -> Iterator[None]:
         return
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if device == "cuda" else "gloo")
+    # Rank 0 alone prepares a corpus and evaluates; the others wait, longer than torch's 10 or 30 minutes.
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(days=1))
     try:
         yield
     finally:

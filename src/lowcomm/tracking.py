@@ -42,9 +42,17 @@ class Tracker:
             self.wandb = start_wandb(run_dir, cfg)
 
     def resume(self, step: int, ticks: int, position: int) -> None:
-        """Forget the lines written after the checkpoint; `position` is the file's length in bytes at that time."""
+        """Forget the lines written after the checkpoint; `position` is the file's length in bytes at that time.
+
+        Raises ValueError when the file is shorter: someone has cut or removed it.
+        """
         self.last_step = step
         if self.active:
+            if (size := os.fstat(self.file.fileno()).st_size) < position:
+                raise ValueError(
+                    f"{self.path}: {size} bytes where the checkpoint knows of {position}; "
+                    "put the file back, or delete the run's folder to begin again"
+                )
             self.file.truncate(position)
             self.bar.update(ticks)
 

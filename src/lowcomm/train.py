@@ -33,9 +33,9 @@ from lowcomm.outer.workers import Wire
 from lowcomm.results import record
 from lowcomm.results.describe import describe
 from lowcomm.run_dir import RunDir, run_dir_of
-from lowcomm.session import process_group, reset_peak_memory, stop_signals, threads
+from lowcomm.session import check_machine, process_group, reset_peak_memory, stop_signals, threads
 from lowcomm.tracking import Tracker
-from lowcomm.training import Rounds, Synchronous, tensor_bytes
+from lowcomm.training import Rounds, Synchronous, check_finite, check_weights, tensor_bytes
 from lowcomm.workloads import Workload
 
 log = logging.getLogger(__name__)
@@ -56,13 +56,16 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
     cfg = checked(cfg)
     if note := swapped_under_tuned(cfg, overrides):
         log.warning(note)
+    if not (run_dir_of(cfg) / "record.json").exists():
+        check_machine(cfg)
     with process_group(cfg.scale.device), threads(cfg.scale.threads):
         wire = as_config_error(Wire, cfg.workers)
-        folder = RunDir(run_dir_of(cfg), cfg, overrides, leader=wire.rank == 0)
+        folder = RunDir(run_dir_of(cfg), cfg, leader=wire.rank == 0)
         try:
             if folder.record.exists():
                 log.info("%s is finished already", folder.path)
-                return record.read(folder.record)
+                folder.finish()  # it may have died before
+                return as_config_error(record.read, folder.record)
             return train(cfg, overrides, claim, wire, folder)
         finally:
             folder.release()
@@ -72,7 +75,6 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     """The run itself, from nothing or from its last checkpoint."""
     started = datetime.now(UTC)
     reset_peak_memory()
-    models.architecture(cfg.model)  # a mistake there is found before a corpus is prepared
     workload = build_workload(cfg, wire)
     model = models.build(cfg.model, seed=cfg.seed).to(cfg.scale.device)
     params = models.parameters(model)
@@ -81,11 +83,12 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     trainer = build_trainer(cfg, model, params, workload, wire, steps, batch, folder.path)
     copies = 3 + (cfg.state == "disk")  # checkpoints, and where idle workers rest
     folder.need_space(copies * (tensor_bytes(dict(params)) * 4 * len(wire.local)))
+    folder.begin(overrides)
     units_per_step = batch * cfg.workers * workload.units_per_sample
     ticks_of_a_step = len(wire.local) if isinstance(trainer, Rounds) else 1
     tracker = Tracker(folder.path, cfg.logger, wire.rank == 0, workload.unit, units_per_step, steps * ticks_of_a_step)
-    ticks = restore(cfg, trainer, tracker, folder, wire)
-    begun = ticks
+    ticks, abreast = restore(cfg, trainer, tracker, folder, wire)
+    begun, begun_step = ticks, trainer.step
 
     with stop_signals() as stop:
         if trainer.step == 0 and ticks == 0:
@@ -96,17 +99,22 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
             ticks += 1
             tracker.tick()
             if report:
+                if not abreast:  # now the ranks are; any count does on which they agree, above those on the disk
+                    ticks, abreast = begun + (trainer.step - begun_step) * ticks_of_a_step, True
                 tracker.log(trainer.step, report)
                 if trainer.done or trainer.step // cfg.scale.eval_every > before // cfg.scale.eval_every:
                     evaluate(trainer, model, workload, tracker, cfg)
             # A signal reaches the ranks at different steps: only a lone process can stop between its checkpoints.
             asked = cfg.stop_after is not None and ticks - begun >= cfg.stop_after or (stop and wire.ranks == 1)
-            if not trainer.done and (asked or ticks % (cfg.scale.checkpoint_every * ticks_of_a_step) == 0):
-                shared = {"ticks": ticks, "metrics": tracker.position(), "trainer": trainer.shared_state()}
+            due = asked or ticks % (cfg.scale.checkpoint_every * ticks_of_a_step) == 0
+            if due and abreast and not trainer.done:
+                check_weights(params, trainer.step)
+                shared = {"ticks": ticks, "ranks": wire.ranks, "metrics": tracker.position()}
+                shared |= {"trainer": trainer.shared_state()}
                 checkpoint.save(folder.checkpoints, digest(cfg), ticks, shared, trainer.worker_states(), wire)
-            if asked and not trainer.done:
-                tracker.close()
-                raise Stopped(f"stopped after step {trainer.step} of {steps}; run the same command to go on")
+                if asked:
+                    tracker.close()
+                    raise Stopped(f"stopped after step {trainer.step} of {steps}; run the same command to go on")
 
     memory = {"parameters": tensor_bytes(dict(params)), **trainer.state_bytes()}
     with trainer.evaluation():
@@ -152,12 +160,19 @@ def as_config_error(call: Callable[..., T], *args: Any) -> T:
 
 
 def total_steps(cfg: DictConfig, params: dict, workload: Workload) -> int:
-    """Inner steps of each worker; 20 tokens a parameter, say, become ceil(20 N / tokens of one step of all workers)."""
+    """Inner steps of each worker; 20 tokens a parameter, say, become floor(20 N / tokens of one step of all workers).
+
+    Raises ConfigError when that is no step at all.
+    """
     if cfg.scale.steps is not None:
         return cfg.scale.steps
     count = sum(p.numel() for p in params.values())
     per_step = cfg.scale.batch * workload.units_per_sample * (cfg.workers if cfg.budget == "per_worker" else 1)
-    return int(cfg.scale.tokens_per_parameter * count // per_step)
+    steps = int(cfg.scale.tokens_per_parameter * count // per_step)
+    if steps < 1:
+        why = f"{count} parameters make less than one step of {per_step} {workload.unit}; raise it or set scale.steps"
+        raise ConfigError(f"scale.tokens_per_parameter={cfg.scale.tokens_per_parameter}: {why}")
+    return steps
 
 
 def build_trainer(cfg: DictConfig, model: torch.nn.Module, params: dict, workload: Workload, wire: Wire, steps: int,
@@ -182,18 +197,22 @@ def inner_factory(block: DictConfig, model: torch.nn.Module, params: dict) -> Ca
     return lambda _: build("algorithm.inner", block, named, matrices=matrices)
 
 
-def restore(cfg: DictConfig, trainer: Trainer, tracker: Tracker, folder: RunDir, wire: Wire) -> int:
-    """Load the last whole checkpoint; return the ticks done so far."""
+def restore(cfg: DictConfig, trainer: Trainer, tracker: Tracker, folder: RunDir, wire: Wire) -> tuple[int, bool]:
+    """Load the last whole checkpoint; return the ticks done so far, and whether the ranks stand abreast.
+
+    They may not within a round that other ranks began: some of its workers were done, and the ranks hold others now.
+    Until its end no checkpoint is written, since the ranks would come to it at different times.
+    """
     wire.barrier()
     found = as_config_error(checkpoint.latest, folder.checkpoints, digest(cfg))
     if found is None:
         tracker.resume(0, 0, 0)
-        return 0
+        return 0, True
     _, shared, worker_state = checkpoint.load(found, cfg.scale.device)
     trainer.load(shared["trainer"], worker_state)
-    tracker.resume(trainer.step, shared["ticks"], shared["metrics"])
+    as_config_error(tracker.resume, trainer.step, shared["ticks"], shared["metrics"])
     log.info("resumed at step %d", trainer.step)
-    return shared["ticks"]
+    return shared["ticks"], wire.ranks in (1, shared.get("ranks", wire.ranks))
 
 
 def evaluate(trainer: Trainer, model: torch.nn.Module, workload: Workload, tracker: Tracker, cfg: DictConfig) -> None:
@@ -201,6 +220,7 @@ def evaluate(trainer: Trainer, model: torch.nn.Module, workload: Workload, track
     with trainer.evaluation():
         if tracker.active:
             values = workload.evaluate(model, cfg.scale.eval_samples, cfg.scale.eval_batch)
+            check_finite(values["loss"], trainer.step)
             tracker.log(trainer.step, {f"eval/{k}": v for k, v in values.items()})
 
 
@@ -230,7 +250,7 @@ def main(cfg: DictConfig) -> float:
 
 def cli() -> None:
     """Explain a mistaken override before Hydra starts."""
-    overrides = [a for a in sys.argv[1:] if "=" in a]
+    overrides = [a for a in sys.argv[1:] if not a.startswith("-")]
     if len(overrides) == len(sys.argv) - 1:
         try:
             load_config(overrides)

@@ -107,21 +107,25 @@ class Rounds:
 
     def advance(self) -> Report | None:
         end = min(self.step + self.inner_steps, self.inner_step.steps)
-        place, worker = next((i, w) for i, w in enumerate(self.workers) if w.step < end)
-        if self.inside is not worker:
-            worker.enter()
-            self.inside = worker
-        loss = self.inner_step.gradient(worker.index, self.wire.workers, worker.step, self.batch)
-        check_finite(loss, worker.step, worker.index)
-        lr = self.inner_step.update(worker.optimizer, worker.step)
-        self.losses[place].append(loss)
-        worker.step += 1
-        if worker.step < end:
-            return None
-        worker.leave(end_of_round=True)
-        self.inside = None
-        if place + 1 < len(self.workers):
-            return None
+        # None is left where a checkpoint from within the round came from fewer ranks, which were at other workers.
+        left = [(place, worker) for place, worker in enumerate(self.workers) if worker.step < end]
+        if left:
+            place, worker = left[0]
+            if self.inside is not worker:
+                worker.enter()
+                self.inside = worker
+            loss = self.inner_step.gradient(worker.index, self.wire.workers, worker.step, self.batch)
+            check_finite(loss, worker.step, worker.index)
+            self.inner_step.update(worker.optimizer, worker.step)
+            self.losses[place].append(loss)
+            worker.step += 1
+            if worker.step < end:
+                return None
+            worker.leave(end_of_round=True)
+            self.inside = None
+            if len(left) > 1:
+                return None
+        lr = self.workers[-1].optimizer.param_groups[0]["lr"]
         report = {"train/loss": mean_loss(self.wire, self.losses), "train/lr": lr, **self.loop.sync(self.workers)}
         self.losses = [[] for _ in self.workers]
         return report
@@ -172,6 +176,13 @@ def check_finite(loss: float, step: int, worker: int | None = None) -> None:
     if not abs(loss) < float("inf"):
         where = f"step {step}" + ("" if worker is None else f", worker {worker}")
         raise FloatingPointError(f"the loss is {loss} at {where}; lower the learning rate or set algorithm.clip")
+
+
+def check_weights(params: dict[str, nn.Parameter], step: int) -> None:
+    """A checkpoint is a good one. Raises FloatingPointError, where the loss would only at the next step."""
+    for name, p in params.items():
+        if not torch.isfinite(p).all():
+            raise FloatingPointError(f"'{name}' is not finite after step {step}; lower the learning rate")
 
 
 def tensor_bytes(state: object) -> int:
