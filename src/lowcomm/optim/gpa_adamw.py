@@ -45,12 +45,12 @@ class GPAAdamW(GPA):
         """
         rest = []
         for group, wide, narrow in work:
+            blocked: list[Tensor] = []
             others: list[Tensor] = []
             for p in wide:
-                if self._in_blocks(group, p):
-                    self._move_in_blocks(group, p)
-                else:
-                    others.append(p)
+                (blocked if self._in_blocks(group, p) else others).append(p)
+            if blocked:
+                self._move_in_blocks(group, blocked)
             rest.append((group, others, narrow))
         if any(wide or narrow for _, wide, narrow in rest):
             super()._move(rest)
@@ -68,13 +68,16 @@ class GPAAdamW(GPA):
             and not (group["amsgrad"] or group["maximize"])
         )
 
-    def _move_in_blocks(self, group: dict[str, Any], p: Tensor) -> None:
-        state, (beta1, beta2) = self.state[p], group["betas"]
-        adamw = {"lr": group["lr"], "beta1": beta1, "beta2": beta2, "weight_decay": group["weight_decay"]}
-        adamw |= {"eps": group["eps"], "amsgrad": False, "maximize": False}
-        state["step"] += 1
-        size, tensors = BLOCK * torch.get_num_threads(), (p, state["z"], p.grad, state["exp_avg"], state["exp_avg_sq"])
-        for y, z, g, m, v in zip(*(t.view(-1).split(size) for t in tensors), strict=True):
-            y.lerp_(z, 1 - 1 / group["mu_y"])
-            torch._fused_adamw_([z], [g], [m], [v], [], [state["step"]], **adamw)
-            y.lerp_(z, 1 - group["mu_x"] * group["mu_y"])
+    def _move_in_blocks(self, group: dict[str, Any], ps: list[Tensor]) -> None:
+        to_x, to_y, size = 1 - 1 / group["mu_y"], 1 - group["mu_x"] * group["mu_y"], BLOCK * torch.get_num_threads()
+        options = {"lr": group["lr"], "beta1": group["betas"][0], "beta2": group["betas"][1], "eps": group["eps"]}
+        options |= {"weight_decay": group["weight_decay"], "amsgrad": False, "maximize": False}
+        torch._foreach_add_(self._state("step", ps), 1)
+        for p in ps:
+            state = self.state[p]
+            whole = p, state["z"], p.grad, state["exp_avg"], state["exp_avg_sq"]
+            blocks = [whole] if p.numel() <= size else zip(*(t.view(-1).split(size) for t in whole), strict=True)
+            for y, z, g, m, v in blocks:
+                y.lerp_(z, to_x)
+                torch._fused_adamw_([z], [g], [m], [v], [], [state["step"]], **options)
+                y.lerp_(z, to_y)
