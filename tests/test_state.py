@@ -158,6 +158,16 @@ def test_no_space_is_said_before_the_first_step(tmp_path, monkeypatch):
         run(tmp_path / "run")
 
 
+def test_checkpoints_on_the_disk_count_as_space(tmp_path, monkeypatch):
+    from lowcomm import run_dir
+
+    with pytest.raises(Stopped):
+        run(tmp_path, "stop_after=6")
+    held = sum(f.stat().st_size for f in (tmp_path / "checkpoints").rglob("*"))
+    monkeypatch.setattr(run_dir.shutil, "disk_usage", lambda path: type("Usage", (), {"free": held}))
+    run(tmp_path)
+
+
 def test_too_little_data_for_one_batch(tmp_path):
     from lowcomm.blocks import ConfigError
 

@@ -58,10 +58,13 @@ class RunDir:
 
     def need_space(self, nbytes: int) -> None:
         """Refuse to start when the disk can't hold two checkpoints and the one being written."""
-        free = shutil.disk_usage(self.path).free if self.leader else nbytes
-        if free < nbytes:
+        if not self.leader:
+            return
+        held = sum(f.stat().st_size for f in self.checkpoints.rglob("*"))  # of a run begun before: they make way
+        free = shutil.disk_usage(self.path).free
+        if free + held < nbytes:
             raise ConfigError(
-                f"run_dir={self.path}: {free / 1e9:.2f} GB free, checkpoints need {nbytes / 1e9:.2f} GB; "
+                f"run_dir={self.path}: {free / 1e9:.3f} GB free, checkpoints need {(nbytes - held) / 1e9:.3f} GB; "
                 "free some space, or choose a run_dir on another disk"
             )
 
