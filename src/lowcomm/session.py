@@ -46,8 +46,9 @@ def process_group(device: str) -> Iterator[None]:
         return
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Rank 0 alone prepares a corpus and evaluates; the others wait, longer than torch's 10 or 30 minutes.
-    dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=timedelta(days=1))
+    # Rank 0 alone prepares a corpus and evaluates; the others wait, longer than torch's 10 or 30 minutes. Losses are
+    # gathered from CPU memory, so an accelerator's ranks need both.
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=timedelta(days=1))
     try:
         yield
     finally:
