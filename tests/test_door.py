@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from lowcomm.blocks import ConfigError
 from lowcomm.config import LoggerConfig
 from lowcomm.tracking import Tracker, read_metrics
 from tests.runs import TINY, run
@@ -54,6 +55,13 @@ def test_wandb_offline_needs_neither_account_nor_network(tmp_path):
     _, lines, _ = run(tmp_path / "run", "logger.wandb=offline", "scale.steps=3")
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*"))
     assert lines[-1]["step"] == 3
+
+
+def test_wandb_online_without_a_key_is_one_message(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"logger\.wandb=online: .*; take logger\.wandb=offline"):
+        run(tmp_path / "run", "logger.wandb=online")
 
 
 def test_metrics_are_cut_back_to_the_checkpoint(tmp_path):

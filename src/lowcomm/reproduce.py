@@ -158,8 +158,8 @@ def main(cfg: DictConfig) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     records = record.ROOT / cfg.records
     try:
-        if cfg.jobs < 1:
-            raise ValueError(f"jobs={cfg.jobs}: must be at least 1")
+        if type(cfg.jobs) is not int or cfg.jobs < 1:
+            raise ValueError(f"jobs={cfg.jobs}: must be a whole number, at least 1")
         choices = HydraConfig.get().runtime.choices
         chosen, scale = select(choices["experiment"], cfg.paper), choices["scale"]
         if cfg.list:

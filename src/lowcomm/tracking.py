@@ -22,6 +22,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from lowcomm.blocks import ConfigError
 from lowcomm.config import LoggerConfig
 
 
@@ -96,15 +97,22 @@ class Tracker:
 
 
 def start_wandb(run_dir: Path, cfg: LoggerConfig) -> Any:
-    """Offline mode needs neither account nor network. The run directory stays the only copy that counts."""
+    """Offline mode needs neither account nor network. The run directory stays the only copy that counts.
+
+    Raises ConfigError without the package, a key, or an answer from the server.
+    """
     try:
         import wandb
     except ImportError as error:
-        raise ModuleNotFoundError("logger.wandb needs the wandb package: pip install 'lowcomm[wandb]'") from error
+        raise ConfigError("logger.wandb needs the wandb package: pip install 'lowcomm[wandb]'") from error
     config = json.loads((run_dir / "config.json").read_text())
     settings = wandb.Settings(silent=True, console="off")
     name = "-".join(run_dir.parts[-2:])
-    return wandb.init(dir=run_dir, project=cfg.project, mode=cfg.wandb, name=name, config=config, settings=settings)
+    try:
+        return wandb.init(dir=run_dir, project=cfg.project, mode=cfg.wandb, name=name, config=config, settings=settings)
+    except wandb.Error as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"logger.wandb={cfg.wandb}: {why}; take logger.wandb=offline or disabled") from error
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, float]]:

@@ -22,6 +22,7 @@ import hydra
 import torch
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from lowcomm import checkpoint, models
@@ -237,7 +238,7 @@ def main(cfg: DictConfig) -> float:
         raise SystemExit(f"error: {error}") from None
     except FloatingPointError as error:
         raise SystemExit(f"stopped: {error}; the last good checkpoint is kept") from None
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise SystemExit(f"stopped: {error}; run the same command to go on from the last checkpoint") from None
     except Stopped as note:
         raise SystemExit(f"{note}") from None
