@@ -70,14 +70,14 @@ def test_plan_tunes_with_one_seed_and_goes_on_with_the_best(tmp_path):
     finished, ready, waiting = missing()
     assert (len(finished), len(ready)) == (0, len(trained) * len(grid.tune.values))
     assert waiting == len(trained) * (len(grid.seeds) - 1)
-    losses = [3.0, 2.0, 4.0, 5.0]
     runs = tuning_runs(experiment, adamw, "cpu")
+    losses = [3.0, 2.0, *range(4, 2 + len(runs))]
     for run, loss in zip(runs, losses, strict=True):
         put(tmp_path, run, ending(loss))
     finished, ready, waiting = missing()
     later = [r for r in ready if r.row == "adamw"]
     assert [(r.tuned, r.seed) for r in later] == [(grid.tune.values[1], 1), (grid.tune.values[1], 2)]
-    assert len(finished) == 4
+    assert len(finished) == len(runs)
     assert waiting == (len(trained) - 1) * 2
     assert later[0].path == f"cpu/gpa-table2/adamw-{grid.tune.values[1]:g}-seed1.json"
     assert f"algorithm.inner.lr={grid.tune.values[1]:g}" in later[0].command

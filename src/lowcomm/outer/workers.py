@@ -110,7 +110,7 @@ class Worker:
             self.optimizer.train()
 
     @torch.no_grad()
-    def leave(self, end_of_round: bool) -> None:
+    def leave(self, end_of_round: bool = True) -> None:
         """Take the weights back out, in the middle of a round or ready for the outer step, and lay the state down."""
         if self.averages and end_of_round:
             self.optimizer.eval()

@@ -1,5 +1,6 @@
 """From records to tables and figures. `load_records`, `table` and `figure` are all a notebook needs."""
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -8,6 +9,9 @@ if TYPE_CHECKING:
     from lowcomm.results.tables import table
 
 __all__ = ["figure", "load_records", "table"]
+
+# In a notebook without widgets tqdm falls back to text and says so; nothing here needs widgets.
+warnings.filterwarnings("ignore", message="IProgress not found")
 
 
 def __getattr__(name: str) -> Any:

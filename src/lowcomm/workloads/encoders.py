@@ -36,7 +36,7 @@ def load_tokenizer(spec: str, revision: str | None, eos_token: str | None) -> tu
 
 
 def train_tokenizer(spec: str, source: Local | Hub, root: Path, holdout: float, on_error: str) -> tuple[Tokenizer, int]:
-    """ "train:N": a byte-level BPE of N entries from the training side of the first shard's texts; kept under `root`."""
+    """train:N, a byte-level BPE of N entries from the training side of the first shard's texts; kept under `root`."""
     size = spec.removeprefix(TRAIN)
     if not size.isdecimal():
         raise ValueError(f"workload.tokenizer={spec}: after {TRAIN} comes the number of entries, such as {TRAIN}512")
