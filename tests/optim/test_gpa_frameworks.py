@@ -4,25 +4,13 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
 from lowcomm.optim import GPAAdamW
 from tests.optim.problems import START, equal, point
-
-OPTIONS = {"lr": 1e-2, "mu_x": 0.9, "weight_decay": 0.1}
-
-
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1))
-
-
-def data(seed=1):
-    return torch.randn(8, 5, generator=torch.Generator().manual_seed(seed))
+from tests.optim.ranks import OPTIONS, data, ddp_worker, net
 
 
 @pytest.mark.parametrize("kernel", [{"foreach": True}, {"fused": True}])
@@ -53,23 +41,6 @@ def test_grad_scaler_skips_the_whole_step(kernel):
         q.grad = 2 * q.detach()
         plain.step()
     assert torch.equal(p, q)
-
-
-def ddp_worker(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/ranks", rank=rank, world_size=2)
-    model = nn.parallel.DistributedDataParallel(net())
-    optimizer = GPAAdamW(model.parameters(), **OPTIONS)
-    optimizer.train()
-    for step in range(5):
-        optimizer.zero_grad()
-        model(data(step).chunk(2)[rank]).square().mean().backward()
-        optimizer.step()
-        optimizer.eval()
-        optimizer.train()
-    optimizer.eval()
-    torch.save([p.detach() for p in model.parameters()], folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 def test_ddp(tmp_path):
