@@ -1,5 +1,7 @@
 """Stop anywhere, start again: bitwise the uninterrupted run, for every algorithm."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lowcomm.session import stop_signals
 from lowcomm.train import Stopped
 from tests.runs import ALGORITHMS, TINY, metrics, run, run_in_pieces
 
@@ -181,3 +184,17 @@ def test_an_unwritable_run_directory(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="run_dir"):
         run(Path(tmp_path / "file" / "run"))
+
+
+def test_an_ignored_signal_stays_ignored_and_a_heard_one_is_noted():
+    """A child of reproduce ignores the terminal's SIGINT: its parent asks it to stop, once."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stop_signals() as caught:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert caught == []
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert caught == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -67,7 +67,7 @@ def threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM fill the list instead of ending the process; a second one ends it."""
+    """SIGINT and SIGTERM fill the list instead of ending the process; a second one ends it. An ignored one stays so."""
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -76,7 +76,8 @@ def stop_signals() -> Iterator[list[int]]:
         caught.append(number)
 
     try:
-        kept = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+        heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]
+        kept = {s: signal.signal(s, note) for s in heard}
     except ValueError:  # not in the main thread: the caller handles signals
         kept = {}
     try:

@@ -160,7 +160,9 @@ def bars(ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Ce
     shown = [c for n in panel["rows"] if (c := pick(cells, n, panel["measure"]))]
     kind = MEASURES[panel["measure"]]
     names = [c.row.method for c in shown]
-    drawn = ax.bar(names, [kind.scale * c.mean for c in shown], 0.6, color=[COLORS.get(c.row.series) for c in shown])
+    drawn = ax.bar(
+        names, [kind.scale * c.mean for c in shown], 0.6, color=[COLORS.get(c.row.series, "#999999") for c in shown]
+    )
     ax.bar_label(drawn, [f"{kind.scale * c.mean:.{kind.digits}f}" for c in shown], padding=2)
     ax.grid(axis="x", visible=False)
     ax.set(ylabel=f"state ({kind.unit})")
