@@ -32,7 +32,7 @@ lint: $(READY) ## style of the code, outputs left in notebooks (seconds)
 	$(PY) -m ruff format --check .
 	$(PY) -m nbstripout --verify $(NOTEBOOKS) </dev/null
 
-test: $(READY) ## the test suite
+test: $(READY) ## the test suite (5 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) -m 'not slow' tests
 
 smoke: $(READY) ## a few steps of every algorithm preset, on text and on images (30 short runs)
@@ -40,7 +40,7 @@ smoke: $(READY) ## a few steps of every algorithm preset, on text and on images 
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 $(FEW)
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 workload=digits model=vit-tiny $(FEW)
 
-reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke|cpu|gpu|paper
+reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke (5 minutes)|cpu|gpu|paper
 	$(PY) -m lowcomm.reproduce scale=$(SCALE) jobs=$(JOBS)
 	$(MAKE) notebooks
 
