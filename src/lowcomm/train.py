@@ -80,7 +80,7 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     model = models.build(cfg.model, seed=cfg.seed).to(cfg.scale.device)
     params = models.parameters(model)
     steps = total_steps(cfg, params, workload)
-    batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
+    batch = worker_batch(cfg)
     trainer = build_trainer(cfg, model, params, workload, wire, steps, batch, folder.path)
     copies = 3 + (cfg.state == "disk")  # checkpoints, and where idle workers rest
     folder.need_space(copies * (tensor_bytes(dict(params)) * 4 * len(wire.local)))
@@ -140,6 +140,11 @@ def swapped_under_tuned(cfg: DictConfig, overrides: list[str]) -> str | None:
     return f"{' '.join(blocks)}: the rates in conf/{tuned} were tuned without it; tune algorithm.inner.lr and outer.lr"
 
 
+def worker_batch(cfg: DictConfig) -> int:
+    """Samples of one inner step of one worker."""
+    return cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
+
+
 def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
     """Rank 0 first, so that a corpus is prepared once; too little data for a batch is an error here."""
     if wire.rank:
@@ -147,7 +152,7 @@ def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
     workload = build("workload", cfg.workload, seed=cfg.seed)
     if not wire.rank:
         wire.barrier()
-    batch = cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
+    batch = worker_batch(cfg)
     as_config_error(workload.check, cfg.workers, batch, cfg.scale.eval_samples)
     return workload
 
