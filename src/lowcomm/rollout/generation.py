@@ -60,8 +60,8 @@ class Job:
     def __post_init__(self):
         if not self.prompt:
             raise ValueError("prompt=[]: at least one token is needed to start from")
-        if not self.seeds:
-            raise ValueError("seeds=[]: a job asks for one completion or more, one seed each")
+        if not self.seeds or not all(0 <= seed < 2**63 for seed in self.seeds):
+            raise ValueError(f"seeds={self.seeds}: one for each completion, at least one, in [0, 2**63)")
 
 
 class Engine(Protocol):
