@@ -7,7 +7,8 @@ geometric distribution, and it follows where density drifts.
 
 import numpy as np
 
-from lowcomm.pulse.rangecoder import HALF, get, get_raw, helper, put, put_raw
+from lowcomm.pulse.jit import compiled
+from lowcomm.pulse.rangecoder import HALF, get, get_raw, put, put_raw
 
 EXPONENTS = 256
 UNARY = 20  # longer quotients continue as an Elias-gamma number
@@ -28,7 +29,7 @@ FRACTION = EXPONENT + 256
 CONTEXTS = FRACTION + 256 * 4
 
 
-@helper
+@compiled
 def fresh(offset):
     """First statistics: contexts, and per group the sum and number of gaps and the binary logarithm of their mean.
     The mean gap doubles with every exponent above ``offset`` (one per age), below it everything changes."""
@@ -42,7 +43,7 @@ def fresh(offset):
     return table, total, count, log
 
 
-@helper
+@compiled
 def _update(total, count, log, g, gap):
     total[g] += gap
     count[g] += 1
@@ -57,7 +58,7 @@ def _update(total, count, log, g, gap):
     log[g] = k
 
 
-@helper
+@compiled
 def _gap_context(total, count, log, g):
     """(first context of the unary part, contexts it has, low bits)."""
     k = log[g]
@@ -69,7 +70,7 @@ def _gap_context(total, count, log, g):
     return GAP + ((np.int64(0) if k == 1 else np.int64(4)) + quarter) * 12, 12, k - 1
 
 
-@helper
+@compiled
 def put_gap(state, out, table, total, count, log, g, gap):
     context, contexts, low = _gap_context(total, count, log, g)
     q = (gap - 1) >> low
@@ -90,7 +91,7 @@ def put_gap(state, out, table, total, count, log, g, gap):
     _update(total, count, log, g, gap)
 
 
-@helper
+@compiled
 def get_gap(state, data, table, total, count, log, g):
     """The gap, or -1 where no writer would have put such a stream."""
     context, contexts, low = _gap_context(total, count, log, g)

@@ -21,13 +21,14 @@ depends on other blocks. No input can make `unpack` read or write outside its ar
 import numpy as np
 
 from lowcomm.pulse.gaps import EXPONENTS, FLAG, GROUPS, fresh, get_gap, put_gap
-from lowcomm.pulse.rangecoder import compiled, finish, get, helper, put, start, start_reading
+from lowcomm.pulse.jit import compiled
+from lowcomm.pulse.rangecoder import finish, get, put, start, start_reading
 from lowcomm.pulse.values import get_value, put_value, value_context
 
 NEVER = np.int64(1) << 40
 
 
-@helper
+@compiled
 def _group(word, i, shift, mask, marks, age):
     """Group of element i; ``marks`` (u8 per element) and ``age`` (of each mark) are None without a history."""
     if marks is None:
@@ -35,7 +36,7 @@ def _group(word, i, shift, mask, marks, age):
     return ((np.int64(word) >> shift) & mask) + EXPONENTS * age[marks[i]]
 
 
-@helper
+@compiled
 def _turn(i, marks, turn):
     if marks is None:
         return np.int64(0)
@@ -83,7 +84,7 @@ def scan(old, new, shift, mask, marks, age, position, group, rank, sizes):
     return n
 
 
-@helper
+@compiled
 def _flag(used, g, before):
     """Context of whether group g changes at all: the exponent below, and the same exponent one age before."""
     return FLAG + before + (2 * np.int64(used[g - EXPONENTS]) if g >= EXPONENTS else 0)

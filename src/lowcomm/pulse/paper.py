@@ -17,8 +17,8 @@ import zstandard
 
 from lowcomm.pulse.dtypes import LAYOUTS
 from lowcomm.pulse.errors import Corrupt
+from lowcomm.pulse.jit import compiled
 from lowcomm.pulse.patch import Patch, Record
-from lowcomm.pulse.rangecoder import compiled
 from lowcomm.pulse.state import BLOCK, Entry
 
 INTEGERS = {"uint8": "<u1", "uint16": "<u2", "int32": "<i4", "int64": "<i8"}

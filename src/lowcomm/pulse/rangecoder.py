@@ -6,7 +6,8 @@ input, however mangled, divides by zero or loops for ever; a reader past its end
 """
 
 import numpy as np
-from numba import njit
+
+from lowcomm.pulse.jit import compiled
 
 U = np.uint64
 LOW, RANGE, CODE, AT = 0, 1, 2, 3  # of the u64 state array; AT is the next byte to write or read
@@ -15,16 +16,13 @@ LIMIT = 160
 HALF = np.uint32(1 << 31)  # a fresh context: one half, never seen
 RATE = np.array([65536 / (n + 1.6) for n in range(1024)], np.int64)
 
-compiled = njit(nogil=True, cache=True, boundscheck=False)
-helper = njit(nogil=True, cache=True, boundscheck=False)
 
-
-@helper
+@compiled
 def start(state):
     state[LOW], state[RANGE], state[CODE], state[AT] = U(0), U(0xFFFFFFFFFFFFFFFF), U(0), U(0)
 
 
-@helper
+@compiled
 def learn(table, index, bit):
     """Probability (16 bits, never 0 or 1) before the bit; the context then moves towards the bit."""
     v = np.int64(table[index])
@@ -35,12 +33,12 @@ def learn(table, index, bit):
     return U(min(max(p >> 6, 24), 65512))
 
 
-@helper
+@compiled
 def probability(table, index):
     return U(min(max((np.int64(table[index]) >> 10) >> 6, 24), 65512))
 
 
-@helper
+@compiled
 def put(state, out, table, index, bit):
     r = (state[RANGE] >> U(16)) * learn(table, index, bit)
     if bit:
@@ -51,7 +49,7 @@ def put(state, out, table, index, bit):
     _flush(state, out)
 
 
-@helper
+@compiled
 def put_raw(state, out, value, count):
     """``count`` (at most 24) bits that are as likely 0 as 1."""
     r = state[RANGE] >> U(count)
@@ -60,7 +58,7 @@ def put_raw(state, out, value, count):
     _flush(state, out)
 
 
-@helper
+@compiled
 def _flush(state, out):
     low, rng, at = state[LOW], state[RANGE], state[AT]
     while True:
@@ -75,7 +73,7 @@ def _flush(state, out):
     state[LOW], state[RANGE], state[AT] = low, rng, at
 
 
-@helper
+@compiled
 def finish(state, out):
     """Ends the stream with the shortest number in the range; returns its length. Trailing zero bytes may be dropped:
     the reader supplies them."""
@@ -93,21 +91,21 @@ def finish(state, out):
     return np.int64(state[AT])
 
 
-@helper
+@compiled
 def start_reading(state, data):
     start(state)
     for _ in range(8):
         state[CODE] = (state[CODE] << U(8)) | _byte(state, data)
 
 
-@helper
+@compiled
 def _byte(state, data):
     at = state[AT]
     state[AT] = at + U(1)
     return U(data[at]) if at < U(len(data)) else U(0)
 
 
-@helper
+@compiled
 def get(state, data, table, index):
     r = (state[RANGE] >> U(16)) * probability(table, index)
     bit = (state[CODE] - state[LOW]) < r
@@ -121,7 +119,7 @@ def get(state, data, table, index):
     return bit
 
 
-@helper
+@compiled
 def get_raw(state, data, count):
     r = state[RANGE] >> U(count)
     value = min((state[CODE] - state[LOW]) // r, (U(1) << U(count)) - U(1))
@@ -131,7 +129,7 @@ def get_raw(state, data, count):
     return np.int64(value)
 
 
-@helper
+@compiled
 def _refill(state, data):
     low, rng, code = state[LOW], state[RANGE], state[CODE]
     while True:

@@ -3,17 +3,18 @@
 import numpy as np
 
 from lowcomm.pulse.gaps import CLASS, CLASSES, EXPONENT, EXPONENTS, FRACTION, GROUPS, SIGN
-from lowcomm.pulse.rangecoder import get, get_raw, helper, put, put_raw
+from lowcomm.pulse.jit import compiled
+from lowcomm.pulse.rangecoder import get, get_raw, put, put_raw
 
 
-@helper
+@compiled
 def value_context(log, g):
     """First of the contexts of the size class: by age and density, or the group's own where nearly all change."""
     k = min(log[g], 31)
     return CLASS + (g if k == 0 else GROUPS + 32 * (g // EXPONENTS) + k) * CLASSES
 
 
-@helper
+@compiled
 def order(word, sign):
     """Bit patterns as integers in the order of their values, one to one, -0.0 just below +0.0. sign 0: as they are."""
     if sign == 0 or (word & sign) == 0:
@@ -21,7 +22,7 @@ def order(word, sign):
     return np.int64(-1) - (word & (sign - 1))
 
 
-@helper
+@compiled
 def put_value(state, out, table, old, new, context, turn, sign, exponent, fraction):
     step = order(new, sign) - order(old, sign)
     size = abs(step) - 1
@@ -61,7 +62,7 @@ def put_value(state, out, table, old, new, context, turn, sign, exponent, fracti
             put_raw(state, out, (new >> rest) & ((1 << take) - 1), take)
 
 
-@helper
+@compiled
 def get_value(state, data, table, old, context, turn, sign, exponent, fraction):
     # told as away from zero or towards it, unless the last direction is known
     negative = turn == 0 and sign != 0 and (old & sign) != 0
