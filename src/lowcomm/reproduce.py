@@ -8,6 +8,7 @@ A run is finished when its record is there and its configuration has not changed
 again: finished runs are kept, the interrupted one resumes from its checkpoint.
 """
 
+import importlib
 import os
 import signal
 import sys
@@ -28,26 +29,25 @@ from lowcomm.results.pool import work_through
 LOGS = Path("runs/reproduce")
 
 
-def train(overrides: list[str], claim: dict, path: Path) -> float:
-    """In a child: one run from its start, its checkpoint or its end, and its record to `path`; returns its seconds."""
-    from lowcomm.train import run_overrides  # the parent needs no torch
+def work(door: str, overrides: list[str], claim: dict, path: Path) -> float:
+    """In a child: one run from its start, its checkpoint or its end, and its record to `path`; returns its seconds.
 
+    A door is a module `lowcomm.<door>` with `run_overrides(overrides, claim) -> record` and `digest_of(overrides)`.
+    """
     begun = time.monotonic()
-    record.write(path, {**run_overrides(overrides, claim), "claim": claim})
+    record.write(path, {**importlib.import_module(f"lowcomm.{door}").run_overrides(overrides, claim), "claim": claim})
     return time.monotonic() - begun
 
 
 @cache
-def digest_of(overrides: tuple[str, ...]) -> str:
-    """Digest of a run's configuration, composed and checked without training."""
-    from lowcomm.config import checked, digest, load_config
-
-    return digest(checked(load_config(list(overrides))))
+def digest_of(door: str, overrides: tuple[str, ...]) -> str:
+    """Digest of a run's configuration, composed and checked by its door without running it."""
+    return importlib.import_module(f"lowcomm.{door}").digest_of(list(overrides))
 
 
 def is_done(run: Run, records: Path) -> bool:
     path = records / run.path
-    return path.is_file() and record.read(path)["code"]["digest"] == digest_of(run.overrides)
+    return path.is_file() and record.read(path)["code"]["digest"] == digest_of(run.door, run.overrides)
 
 
 class Progress:
@@ -107,8 +107,8 @@ def execute(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> P
     progress = Progress(total, seconds, jobs)
     print(f"scale {scale}: {len(finished)} runs are there, {total} to do, about {duration(seconds / jobs)}", flush=True)
     os.environ["OMP_NUM_THREADS"] = "1"  # read by the children when they load torch
-    arguments = lambda run: (list(run.overrides), run.claim, records / run.path)  # noqa: E731
-    for run, state, result in work_through(next_run, arguments, train, jobs, LOGS):
+    arguments = lambda run: (run.door, list(run.overrides), run.claim, records / run.path)  # noqa: E731
+    for run, state, result in work_through(next_run, arguments, work, jobs, LOGS):
         progress.show(run, state, result)
     return progress
 
@@ -117,7 +117,7 @@ def refuse_twins(runs: list[Run]) -> None:
     """Two runs of one configuration are one run. Raises ValueError naming both."""
     seen: dict[str, Run] = {}
     for run in runs:
-        other = seen.setdefault(digest_of(run.overrides), run)
+        other = seen.setdefault(digest_of(run.door, run.overrides), run)
         if other is not run:
             raise ValueError(f"{label(run)} and {label(other)} are the same run: let one row cite the other")
 

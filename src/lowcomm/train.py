@@ -235,6 +235,11 @@ def run_overrides(overrides: list[str], claim: dict[str, Any] | None = None) -> 
     return run(load_config(overrides), overrides, claim)
 
 
+def digest_of(overrides: list[str]) -> str:
+    """Digest of the configuration that `run_overrides` would run, composed and checked. Raises ConfigError."""
+    return digest(checked(load_config(overrides)))
+
+
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def main(cfg: DictConfig) -> float:
     try:

@@ -14,7 +14,9 @@ import lowcomm.pulse
 from lowcomm.pulse import jit
 
 HELPER = "from deco import compiled\n\n@compiled\ndef half(x):\n    return x * {}\n"
-USER = "from deco import compiled\nfrom inner import half\n\n@compiled\ndef use(x):\n    return half(x)\nprint(use(10))\n"
+USER = (
+    "from deco import compiled\nfrom inner import half\n\n@compiled\ndef use(x):\n    return half(x)\nprint(use(10))\n"
+)
 DECORATORS = {
     "ours": "import pathlib, runpy\nmade = runpy.run_path({jit!r})['compiler']\n"
     "here = pathlib.Path(__file__).parent\ncompiled = made([here / n for n in ('deco.py', 'inner.py', 'outer.py')])\n",
@@ -32,7 +34,12 @@ def test_a_changed_helper_in_another_file_is_compiled_again(decorator, tmp_path)
         (tmp_path / "inner.py").write_text(HELPER.format(factor))
         environment = {k: v for k, v in os.environ.items() if k != "NUMBA_CACHE_DIR"}
         done = subprocess.run(
-            [sys.executable, "-B", "outer.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-B", "outer.py"],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         answers.append(int(done.stdout))
     assert answers == ([30, 50] if decorator == "ours" else [30, 30])

@@ -1,7 +1,7 @@
 """Compiled functions, cached on disk under all sources that they are made of.
 
-numba's own cache follows the file of a function, not the helpers that it takes in from other files, and would go on with
-old ones after an update. Here every function lies in a folder named by a hash of all the files.
+numba's own cache follows the file of a function, not the helpers that it takes in from other files, and would go on
+with old ones after an update. Here every function lies in a folder named by a hash of all the files.
 """
 
 import hashlib

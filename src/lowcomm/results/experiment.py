@@ -76,6 +76,7 @@ class Experiment:
     table: str = MISSING
     title: str = MISSING
     note: str = ""  # printed under the title: what stands in for what
+    door: str = "train"  # the module lowcomm.<door> that runs a row, see `lowcomm.reproduce.work`
     measures: list[str] = MISSING
     baseline: str | None = None  # the row that relative measures refer to
     computed: str | None = None  # dotted name of a function of `x`: the table needs no runs

@@ -12,7 +12,7 @@ from lowcomm.results.record import RECORDS, read
 
 @dataclass(frozen=True)
 class Run:
-    """One training run of a grid."""
+    """One run of a grid."""
 
     experiment: str
     row: str
@@ -21,6 +21,7 @@ class Run:
     tuned: float | None
     overrides: tuple[str, ...]
     seconds: float
+    door: str = "train"
 
     @property
     def path(self) -> str:
@@ -30,7 +31,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        return "python -m lowcomm.train " + " ".join(self.overrides)
+        return f"python -m lowcomm.{self.door} " + " ".join(self.overrides)
 
     @property
     def claim(self) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def run(experiment: Experiment, row: Row, scale: str, tuned: float | None, seed:
     grid = experiment.scales[scale]
     value = [] if tuned is None else [f"{tune_of(experiment, row, scale).key}={tuned:g}"]
     overrides = [f"scale={scale}", *experiment.common, *grid.overrides, *row.overrides, *value, f"seed={seed}"]
-    return Run(experiment.name, row.row, scale, seed, tuned, tuple(overrides), grid.seconds)
+    return Run(experiment.name, row.row, scale, seed, tuned, tuple(overrides), grid.seconds, experiment.door)
 
 
 def tuning_runs(experiment: Experiment, row: Row, scale: str) -> list[Run]:
