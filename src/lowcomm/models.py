@@ -1,4 +1,4 @@
-"""Models: four Hugging Face families from their config (random weights), the hub, or a local folder.
+"""Models: four Hugging Face families from their config (random weights), the hub, a pip package, or a local folder.
 
 Always FP32 weights first, scaled-dot-product attention, no KV cache, no dropout unless the config asks for it, never
 a pickle. A tensor that a checkpoint lacks or has too much is an error: a half-loaded model trains as if all were well.
@@ -16,12 +16,14 @@ from huggingface_hub.errors import StrictDataclassError
 from omegaconf import OmegaConf
 from torch import nn
 from transformers import (
+    AutoTokenizer,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
     Qwen2Config,
     Qwen2ForCausalLM,
     ViTConfig,
@@ -29,7 +31,9 @@ from transformers import (
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
+from lowcomm import packaged
 from lowcomm.blocks import ConfigError, nearest
+from lowcomm.byte_tokenizer import byte_tokenizer
 from lowcomm.config import ModelConfig
 
 # family: (config class, model class, model types of the checkpoints it can load)
@@ -89,8 +93,8 @@ def architecture(cfg: ModelConfig) -> PreTrainedConfig:
     """`model.config` as the family's Hugging Face config, every key and the rotary parameters checked."""
     if cfg.family not in FAMILIES:
         raise ConfigError(f"model.family={cfg.family}: one of {', '.join(FAMILIES)}{nearest(cfg.family, FAMILIES)}")
-    if cfg.weights not in ("random", "hub", "local"):
-        raise ConfigError(f"model.weights={cfg.weights}: one of random, hub, local")
+    if cfg.weights not in ("random", "hub", "local", "package"):
+        raise ConfigError(f"model.weights={cfg.weights}: one of random, hub, local, package")
     config_class = FAMILIES[cfg.family][0]
     # A copy, as the config class completes `rope_parameters` in place; and plain, as it takes no OmegaConf nodes.
     values = OmegaConf.to_container(OmegaConf.create({"config": cfg.config}), resolve=True)["config"]
@@ -188,12 +192,16 @@ def checkpoint_architecture(cfg: ModelConfig, folder: Path) -> PreTrainedConfig:
 
 
 def checkpoint_folder(cfg: ModelConfig) -> Path:
-    """The folder with config.json and safetensors: `model.path`, or the hub's snapshot (cached, else downloaded)."""
+    """The folder with config.json, safetensors and tokenizer: `model.path`, a package's (converted once), or the hub's
+    snapshot (cached, else downloaded).
+    """
     architecture(cfg)  # a mistake in the config should not wait for a download
     if cfg.weights == "local":
         if not cfg.path or not Path(cfg.path).is_dir():
             raise ConfigError(f"model.path={cfg.path}: no such folder; give {SAVED}")
         folder = Path(cfg.path)
+    elif cfg.weights == "package":
+        folder = packaged.folder(cfg.hub)
     else:
         if not cfg.hub:
             raise ConfigError("model.hub=null: model.weights=hub needs a repository id; or take model.weights=random")
@@ -201,7 +209,7 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
             why = f"pin the commit of {cfg.hub}, 40 hexadecimal digits; a branch would change under the results"
             raise ConfigError(f"model.revision={cfg.revision}: {why}")
         try:
-            found = snapshot_download(cfg.hub, revision=cfg.revision, allow_patterns=["*.json", "*.safetensors"])
+            found = snapshot_download(cfg.hub, revision=cfg.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
         except OSError as error:  # offline, gated, unknown: all the hub's errors
             remedy = "give a copy with model.weights=local model.path=FOLDER, or take model.weights=random"
             why = f"not to be had ({' '.join(str(error).split())}); {remedy}"
@@ -216,4 +224,18 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
 
 
 def source(cfg: ModelConfig) -> str:
-    return f"path={cfg.path}" if cfg.weights == "local" else f"hub={cfg.hub}@{cfg.revision}"
+    where = {"local": f"path={cfg.path}", "package": f"weights=package ({cfg.hub})"}
+    return where.get(cfg.weights, f"hub={cfg.hub}@{cfg.revision}")
+
+
+def load_tokenizer(cfg: ModelConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer beside the weights; for random weights ours, of bytes. Raises ConfigError if there is none."""
+    if cfg.weights == "random":
+        if cfg.config.get("vocab_size", 0) < len(byte_tokenizer()):
+            why = f"random weights take the tokenizer of bytes, with {len(byte_tokenizer())} entries"
+            raise ConfigError(f"model.config.vocab_size={cfg.config.get('vocab_size')}: {why}; raise it")
+        return byte_tokenizer()
+    folder = checkpoint_folder(cfg)
+    if not (folder / "tokenizer.json").is_file():
+        raise ConfigError(f"model.{source(cfg)}: there is no tokenizer.json; copy the model's into the folder")
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
