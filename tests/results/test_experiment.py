@@ -40,7 +40,7 @@ def test_every_experiment_loads_and_cites_what_is_run(name):
         ("row: b,", "row: a,", "two rows have one name"),
         ("rows: [b]", "rows: [c]", "'c' is no row"),
         ("than: [a]", "than: [b]", "row 'a', measure 'loss': no claim judges it"),
-        (", than: [a]", "", "`than` goes with kind better"),
+        (", than: [a]", "", "`than` goes with better"),
         ("overrides: [algorithm=gpa]", "x: 1", "exactly one of overrides, cite, best_of"),
         ("seconds: 1", "seconds: soon", "soon"),
     ],

@@ -128,3 +128,26 @@ def test_a_row_may_tune_a_key_of_its_own(tmp_path):
     lines = table("isoloco/table9", "cpu", tmp_path)
     assert "outer.lr=" in str(tuning_runs(load("isoloco/table9"), load("isoloco/table9").get("ns-spectral"), "cpu")[0])
     assert cell(lines, "Newton-Schulz 5, sqrt(out/in)").record.startswith("outer.lr 0.03")
+
+
+def test_pairs_of_one_claim_are_counted_under_one_line(tmp_path):
+    fill(tmp_path, "isoloco/table2", {"diloco-r1": 3.0, "isoloco-r1": 2.9, "diloco-r8": 3.0, "isoloco-r8": 3.2})
+    page = markdown("isoloco/table2", ["cpu"], tmp_path, tmp_path)
+    text = "IsoLoCo ends below DiLoCo at the same R (loss): **differs**, 1 of 2 pairs, 4 not run"
+    assert f"- {text}\n  - same order. IsoLoCo, R = 1 2.9100" in page
+    assert page.count("IsoLoCo ends below DiLoCo at the same R (loss)") == 1
+    assert "Iso-C gets worse with every doubling of R (loss): **not run**, 5 pairs\n" in page
+
+
+@pytest.mark.parametrize(("loss", "status"), [(3.02, SAME), (3.2, DIFFERS)])
+def test_close_allows_a_fraction_and_no_more(tmp_path, loss, status):
+    fill(tmp_path, "isoloco/table2", {"isoloco-r8": 3.0})
+    fill(tmp_path, "isoloco/table9", {"ns-rms": loss})
+    verdicts = summarise(load("isoloco/table9"), "cpu", tmp_path)[1]
+    assert next(v.status for v in verdicts if v.claim.kind == "close") == status
+
+
+def test_a_number_without_a_unit_has_none_in_its_heading(tmp_path):
+    page = markdown("isoloco/table6", ["paper"], tmp_path, tmp_path)
+    assert "### Outer momentum\n" in page
+    assert "(1)" not in page

@@ -1,4 +1,4 @@
-"""A paper's claim held against the numbers of one table; it can fail."""
+"""A paper's claim held against the numbers of one table; it can fail, pair by pair."""
 
 import math
 import statistics
@@ -21,6 +21,7 @@ class Verdict:
 
 
 def worst(statuses: list[str]) -> str:
+    """The status that counts of several: a difference before an agreement, *not run* only where nothing was run."""
     order = [DIFFERS, SAME, MATCHES, NOT_RUN]
     return min(statuses, key=order.index) if statuses else NOT_RUN
 
@@ -64,10 +65,33 @@ def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Ver
         return verdict(DIFFERS, "not reached")
     others = [c for c in theirs if c.mean is not None]
     best = min(reached, key=lambda c: sign * c.mean)
+    if claim.kind == "close" and others:
+        other = min(others, key=lambda c: sign * c.mean)
+        near = sign * (best.mean - other.mean) <= claim.tolerance * abs(other.mean)
+        return verdict(SAME if near else DIFFERS, compare(best, other, measure))
     if not others:
         return verdict(SAME, f"{best.row.method} reaches it, the others do not")
     other = min(others, key=lambda c: sign * c.mean)
     return verdict(SAME if sign * (best.mean - other.mean) < 0 else DIFFERS, compare(best, other, measure))
+
+
+def grouped(verdicts: list[Verdict]) -> list[list[Verdict]]:
+    """The verdicts of one claim and measure together, in their order: one for a plain claim, one a pair for `pairs`."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault((verdict.claim.text, verdict.measure), []).append(verdict)
+    return list(groups.values())
+
+
+def tally(verdicts: list[Verdict]) -> str:
+    """Of several pairs, how many are as claimed: `3 of 4 pairs, 2 not run`. Empty for a claim that is one."""
+    if len(verdicts) < 2:
+        return ""
+    run = [v for v in verdicts if v.status != NOT_RUN]
+    if not run:
+        return f"{len(verdicts)} pairs"
+    missing = f", {len(verdicts) - len(run)} not run" if len(run) < len(verdicts) else ""
+    return f"{sum(v.status != DIFFERS for v in run)} of {len(run)} pairs{missing}"
 
 
 def widening(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> tuple[str, str]:

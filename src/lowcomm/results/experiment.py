@@ -58,6 +58,7 @@ class Claim:
     pairs: each of `rows` has a better mean than its partner in `than`; one verdict a pair
     widens: the gain of `rows` over their partners in `than`, in per cent, is larger for the last pair than the first
     positive: the measure is above zero for the best of `rows`
+    close: the best of `rows` is not worse than the best of `than` by more than `tolerance`, a fraction of the latter
     equal: each of `rows` is within `tolerance` of its reported value
     """
 
@@ -154,10 +155,10 @@ def check(experiment: Experiment) -> None:
     for row in used:
         need(row in rows, f"'{row}' is no row; there are {', '.join(rows)}")
     for claim in experiment.claims:
-        kinds = ("better", "pairs", "widens", "positive", "equal")
+        kinds = ("better", "pairs", "widens", "positive", "close", "equal")
         need(claim.kind in kinds, f"claim kind '{claim.kind}': {', '.join(kinds)}")
-        compares = claim.kind in ("better", "pairs", "widens")
-        need(compares == bool(claim.than), f"claim '{claim.text}': `than` goes with kind better, pairs and widens")
+        compares = claim.kind in ("better", "pairs", "widens", "close")
+        need(compares == bool(claim.than), f"claim '{claim.text}': `than` goes with better, pairs, widens and close")
         paired = claim.kind in ("pairs", "widens")
         need(not paired or len(claim.rows) == len(claim.than), f"claim '{claim.text}': rows and than are no pairs")
     for measure in experiment.measures if not experiment.collection else []:

@@ -52,9 +52,18 @@ def figure(name: str, scale: str = "cpu", records: Path = RECORDS) -> Figure | N
         drawing, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.4), squeeze=False)
         for ax, (draw, panel) in zip(axes[0], panels, strict=True):
             draw(ax, experiment, panel, cells, scale, records)
-        drawing.suptitle(f"{experiment.title} · scale {scale}", fontsize=10, x=0.01, ha="left")
+        ran = ", ".join(models(cells, records))
+        title = f"{experiment.title} · scale {scale}" + (f": {ran}" if ran else "")
+        drawing.suptitle(title, fontsize=10, x=0.01, ha="left")
         plt.close(drawing)
     return drawing
+
+
+def models(cells: list[Cell], records: Path) -> list[str]:
+    """`model on workload` of all runs that the cells come from: at a small scale it is not the one of the title."""
+    configs = [read(records / path)["code"]["config"] for path in sorted({p for c in cells for p in c.paths})]
+    names = [[config[part]["name"] for part in ("model", "workload") if part in config] for config in configs]
+    return sorted({" on ".join(parts) for parts in names if parts})
 
 
 def save(drawing: Figure, path: Path) -> Path:
@@ -95,6 +104,11 @@ def curves(
     ax.legend()
 
 
+def axis(kind: Measure) -> str:
+    """The measure's label as an axis has it."""
+    return kind.label[0].lower() + kind.label[1:]
+
+
 def zoom(ax: Axes, kind: Measure, ends: list[tuple[float, float]]) -> None:
     """Limits that show the ends of the curves: from the best end to the worst sixth."""
     early, late = [e for e, _ in ends], [last for _, last in ends]
@@ -131,7 +145,7 @@ def lines(
     ticks = sorted({c.row.x for c in shown if c.row.x is not None})
     ax.set_xscale("log", base=2)
     ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
-    ax.set(xlabel=panel["x"], ylabel=f"{kind.title.lower()} ({kind.unit})")
+    ax.set(xlabel=panel["x"], ylabel=axis(kind))
     ax.legend()
 
 
@@ -151,7 +165,7 @@ def tuning(
         ax.plot([r.tuned for r in runs], ends, marker="o", markersize=4, label=row.method, color=COLORS.get(row.series))
     kind, key = MEASURES[measure], tune_of(owner, row, scale).key.rpartition(".")[2]
     ax.set_xscale("log")
-    ax.set(xlabel=f"peak {key}, seed {grid.seeds[0]}", ylabel=f"{kind.title.lower()} ({kind.unit})")
+    ax.set(xlabel=f"peak {key}, seed {grid.seeds[0]}", ylabel=axis(kind))
     ax.legend()
 
 

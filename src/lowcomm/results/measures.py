@@ -52,10 +52,12 @@ def step_ratio(column: str) -> Callable[[Outcome, Outcome], float | None]:
 
 
 def final(name: str) -> Callable[[Outcome, Outcome | None], float]:
+    """A metric at the end of the run, as it was recorded (loss in nats, accuracy as a fraction)."""
     return lambda outcome, _: outcome["metrics"][name]
 
 
 def steps_to_90(outcome: Outcome, _: Outcome | None) -> float | None:
+    """Steps at which the validation accuracy first reaches 90 %; None if it never does."""
     return crossing(outcome["curve"]["step"], outcome["curve"]["accuracy"], 0.9, lower=False)
 
 
@@ -76,14 +78,21 @@ def state_copies(outcome: Outcome, _: Outcome | None) -> float:
 
 @dataclass(frozen=True)
 class Measure:
+    """How a number is read off a run, and how it is written."""
+
     title: str
-    unit: str
+    unit: str  # "1": a number without one
     of: Callable[[Outcome, Outcome | None], float | None]
     lower: bool = True  # lower is better
     relative: bool = False  # needs the baseline's run
     digits: int = 3
     scale: float = 1.0  # factor when shown
     ratio: str | None = None  # the column whose T/t - 1 is shown beside this 1 - t/T
+
+    @property
+    def label(self) -> str:
+        """Title and unit, for headings and axes."""
+        return self.title if self.unit == "1" else f"{self.title} ({self.unit})"
 
 
 def saved(name: str, column: str) -> Measure:

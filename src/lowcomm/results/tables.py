@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from lowcomm.results.cell import DIFFERS, Cell, number
+from lowcomm.results.claims import Verdict, grouped, tally, worst
 from lowcomm.results.experiment import Experiment, home, load, tune_of
 from lowcomm.results.grid import at_scale
 from lowcomm.results.measures import MEASURES
@@ -85,12 +86,25 @@ def markdown(name: str, scales: list[str], folder: Path, records: Path = RECORDS
         lines = table(name, scale, records, folder)
         for measure in experiment.measures:
             kind = MEASURES.get(measure)
-            parts.append(f"### {kind.title} ({kind.unit})" if kind else f"### {measure}")
+            parts.append(f"### {kind.label}" if kind else f"### {measure}")
             part = lines[lines.measure == measure][COLUMNS]
             parts.append(part.to_markdown(index=False, disable_numparse=True))
-        claims = [f"- {v.claim.text} ({v.measure}): **{v.status}**{'. ' + v.said if v.said else ''}" for v in verdicts]
-        parts.append("\n".join(claims))
+        parts.append("\n".join(claim_lines(verdicts)))
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def claim_lines(verdicts: list[Verdict]) -> list[str]:
+    """A bullet per claim and measure; a claim about several pairs counts them and lists those that were run."""
+    shown = []
+    for group in grouped(verdicts):
+        first, count = group[0], tally(group)
+        head = f"- {first.claim.text} ({first.measure}): **{worst([v.status for v in group])}**"
+        if not count:
+            shown.append(f"{head}. {first.said}" if first.said else head)
+            continue
+        shown.append(f"{head}, {count}")
+        shown += [f"  - {v.status}. {v.said}" for v in group if v.said]
+    return shown
 
 
 def legend(experiment: Experiment, scale: str, cells: list[Cell], records: Path) -> str:
