@@ -16,6 +16,7 @@ from lowcomm.rollout.wire import Line, WireError
 
 log = logging.getLogger(__name__)
 CONNECTIONS = 256
+COUNTS = ("done", "late", "returned", "failed", "refused", "acknowledged")
 
 
 class RolloutError(RuntimeError):
@@ -109,7 +110,8 @@ class Dispatcher:
         """Counters since the start: done, late, returned, failed, refused, acknowledged, ``lag k`` (completions made k
         versions behind the newest allowed); and now: workers, verified (versions held bit for bit by some worker)."""
         with self.change:
-            return {**self.counts, "workers": len(self.workers), "verified": len(self.verified)}
+            counts = dict.fromkeys(COUNTS, 0) | self.counts
+            return {**counts, "workers": len(self.workers), "verified": len(self.verified)}
 
     def close(self) -> None:
         self._socket.close()

@@ -42,12 +42,14 @@ class Worker:
                     sock.connect(self.where)
                     line, beat_s = self._greet(sock)
                     log.info("joined the trainer at %s", self.trainer)
+                    before = self.jobs
                     try:
                         self._session(line, beat_s)
                     finally:
-                        met, pause = time.monotonic(), 0.1
+                        met = time.monotonic()
+                        pause = 0.1 if self.jobs > before else pause
             except (OSError, WireError) as error:
-                log.info("no trainer at %s: %s", self.trainer, error or "silence")
+                log.info("trainer at %s: %s", self.trainer, error or "silence")
             if time.monotonic() - met > self.wait_limit_s:
                 raise ConnectionError(f"trainer={self.trainer}: not to be reached for {self.wait_limit_s:g} s")
             time.sleep(pause)
