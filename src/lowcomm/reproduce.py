@@ -22,6 +22,7 @@ from omegaconf import DictConfig
 
 from lowcomm.results import experiment as experiments
 from lowcomm.results import provenance, record
+from lowcomm.results.cost import duration, seconds_of
 from lowcomm.results.experiment import Experiment
 from lowcomm.results.grid import Run, plan
 from lowcomm.results.pool import work_through
@@ -46,6 +47,7 @@ def digest_of(door: str, overrides: tuple[str, ...]) -> str:
 
 
 def is_done(run: Run, records: Path) -> bool:
+    """Its record is there and was made with today's configuration."""
     path = records / run.path
     return path.is_file() and record.read(path)["code"]["digest"] == digest_of(run.door, run.overrides)
 
@@ -59,6 +61,7 @@ class Progress:
         self.estimated = self.measured = 0.0
 
     def show(self, run: Run, state: str, result: float | str) -> None:
+        """Count a run that ended: `state` done with its seconds, or failed with the reason."""
         self.ended += 1
         self.left -= run.seconds
         if state == "failed":
@@ -73,18 +76,9 @@ class Progress:
 
 
 def label(run: Run) -> str:
+    """How a run is named in a line of progress."""
     value = "" if run.tuned is None else f" {run.tuned:g}"
     return f"{run.experiment} {run.row}{value} seed {run.seed}"
-
-
-def duration(seconds: float) -> str:
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.1f} h"
-    )
 
 
 def execute(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> Progress:
@@ -100,10 +94,11 @@ def execute(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> P
             tried.add(run.path)
         return run
 
+    announce(chosen, scale)
     finished, ready, waiting = now()
     refuse_twins(ready + finished)
     total = len(ready) + waiting
-    seconds = sum(r.seconds for r in ready) + waiting * (max((r.seconds for r in ready), default=0))
+    seconds = seconds_of(ready, waiting)
     progress = Progress(total, seconds, jobs)
     print(f"scale {scale}: {len(finished)} runs are there, {total} to do, about {duration(seconds / jobs)}", flush=True)
     os.environ["OMP_NUM_THREADS"] = "1"  # read by the children when they load torch
@@ -111,6 +106,12 @@ def execute(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> P
     for run, state, result in work_through(next_run, arguments, work, jobs, LOGS):
         progress.show(run, state, result)
     return progress
+
+
+def announce(chosen: list[Experiment], scale: str) -> None:
+    """Before the first wait: every configuration is composed once, to see which records are still those of today."""
+    runs = sum(map(len, plan(chosen, scale, lambda run: False)[:2]))
+    print(f"scale {scale}: checking the configurations of {runs} runs, a few seconds for every ten", flush=True)
 
 
 def refuse_twins(runs: list[Run]) -> None:
@@ -124,13 +125,15 @@ def refuse_twins(runs: list[Run]) -> None:
 
 def show(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> None:
     """The grid: state, estimated seconds and command of every run."""
+    announce(chosen, scale)
     finished, ready, waiting = plan(chosen, scale, lambda run: is_done(run, records), records)
     for state, runs in (("done", finished), ("missing", ready)):
         for run in runs:
             print(f"{state:8}{duration(run.seconds):>8}  {label(run)}\n{'':18}{run.command}")
     if waiting:
         print(f"and {waiting} runs with further seeds, at the value that the first seed finds best")
-    print(f"scale {scale}: {len(finished)} done, {len(ready) + waiting} to do, {jobs} at a time")
+    left = duration(seconds_of(ready, waiting) / jobs)
+    print(f"scale {scale}: {len(finished)} done, {len(ready) + waiting} to do, {jobs} at a time, about {left}")
 
 
 def select(experiment: str | None, paper: str | None) -> list[Experiment]:

@@ -11,7 +11,7 @@ from lowcomm.results.record import RECORDS, ROOT, read
 from lowcomm.results.render import render
 
 EVIDENCE = sorted(p for p in RECORDS.glob("*/*/*.json") if p.parts[-3] != "smoke")
-PAGES = sorted((ROOT / "paper_figures" / "tables").glob("*.md"))
+PAGES = [ROOT / "paper_figures" / "README.md", *sorted((ROOT / "paper_figures" / "tables").glob("*.md"))]
 
 
 def test_pages_and_figures_equal_those_made_from_the_records(tmp_path):
@@ -56,3 +56,9 @@ def test_every_difference_is_explained(page):
     }
     for anchor in re.findall(r"DEVIATIONS\.md#([\w-]+)", page.read_text()):
         assert anchor in anchors, f"DEVIATIONS.md has no heading '{anchor}'"
+
+
+def test_links_of_the_results_page_lead_somewhere():
+    text = PAGES[0].read_text()
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert (PAGES[0].parent / target).exists(), target

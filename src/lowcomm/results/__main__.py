@@ -3,6 +3,7 @@
 import os
 import sys
 
+from lowcomm.results.page import count_lines
 from lowcomm.results.render import render
 
 SCALES = ("smoke", "cpu", "gpu", "paper")
@@ -13,3 +14,4 @@ if __name__ == "__main__":
         raise SystemExit(f"usage: python -m lowcomm.results [{'|'.join(SCALES)}]")
     for path in render(scale=scale):
         print(f"wrote {os.path.relpath(path)}")
+    print("\n".join(count_lines()))

@@ -46,12 +46,27 @@ class Child:
         other.close()
         self.task: Any = None
 
-    def stop(self) -> None:
+    def ask(self) -> None:
+        """To end: at once when idle, after saving its state when at work."""
         self.link.close()
         if self.task is not None:
             self.process.terminate()
+
+    def stop(self) -> None:
+        """Wait for the end, at most PATIENCE seconds."""
         self.process.join(PATIENCE)
         self.process.kill()
+
+
+def dismiss(children: list[Child]) -> None:
+    """All end together; whoever waits is told what for."""
+    if busy := sum(child.task is not None for child in children):
+        said = f"\nstopping: {busy} running jobs save their checkpoints, {PATIENCE} s at most"
+        print(said, file=sys.stderr, flush=True)
+    for child in children:
+        child.ask()
+    for child in children:
+        child.stop()
 
 
 def work_through(
@@ -74,7 +89,7 @@ def work_through(
             children.insert(number, child)
             return child
 
-        stack.callback(lambda: [child.stop() for child in children])
+        stack.callback(dismiss, children)
         while True:
             for number in range(jobs):
                 if number < len(children) and children[number].task is not None:

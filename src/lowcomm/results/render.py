@@ -5,30 +5,36 @@ from pathlib import Path
 
 from lowcomm.results.experiment import Experiment, load, names
 from lowcomm.results.record import RECORDS
+from lowcomm.results.summary import shown_scales
 from lowcomm.results.tables import markdown
-
-COMMITTED = ("cpu", "gpu", "paper")  # on one page; smoke shows that everything runs and lies apart, ignored by git
 
 
 def render(experiments: Iterable[Experiment] | None = None, scale: str = "cpu", records: Path = RECORDS) -> list[Path]:
     """Tables and figures of the experiments (all by default) beside the folder of the records; returns the files.
 
-    A page holds all scales but smoke: cpu and paper always, so that it says what was not run, gpu where there are
-    records.
+    A page holds all scales but smoke, which shows that everything runs and lies apart, ignored by git. With any other
+    scale the page of all claims is written too, see `lowcomm.results.page`.
     """
     from lowcomm.results.figures import figure, save
+    from lowcomm.results.page import page
 
     written = []
     for experiment in experiments or map(load, names()):
         smoke = scale == "smoke"
         folder = records.parent / "tables" / ("smoke" if smoke else "")
-        there = [s for s in COMMITTED if s != "gpu" or any((records / s).glob("*/*.json"))]
-        page = folder / f"{experiment.folder}.md"
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(markdown(experiment.name, ["smoke"] if smoke else there, folder, records), encoding="utf-8")
-        written.append(page)
+        text = markdown(experiment.name, ["smoke"] if smoke else shown_scales(records), folder, records)
+        written.append(write(folder / f"{experiment.folder}.md", text))
         drawing = figure(experiment.name, scale, records)
         if drawing is not None:
             name = f"{experiment.folder}{f'-{scale}' if scale in ('gpu', 'paper') else ''}.svg"
             written.append(save(drawing, records.parent / "figures" / ("smoke" if smoke else "") / name))
+    if scale != "smoke":
+        written.append(write(records.parent / "README.md", page(records)))
     return written
+
+
+def write(path: Path, text: str) -> Path:
+    """UTF-8, the folder made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -1,5 +1,6 @@
 """From records to numbers: mean, spread and status of every row and measure of an experiment at one scale."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,13 @@ from lowcomm.results.grid import at_scale, best_value, run, tuning_runs
 from lowcomm.results.measures import MEASURES, step_ratio
 from lowcomm.results.record import RECORDS, read
 from lowcomm.results.reported import reported
+
+Summary = Callable[[Experiment, str], tuple[list[Cell], list[Verdict]]]  # `summarise` over given records
+
+
+def shown_scales(records: Path = RECORDS) -> list[str]:
+    """Scales of evidence: cpu and paper always, so that what was not run is said, gpu where there are records."""
+    return [s for s in ("cpu", "gpu", "paper") if s != "gpu" or any((records / s).glob("*/*.json"))]
 
 
 def finished_runs(experiment: Experiment, row: Row, scale: str, records: Path) -> tuple[list, float | None, bool]:

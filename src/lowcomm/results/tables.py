@@ -8,6 +8,7 @@ import pandas as pd
 
 from lowcomm.results.cell import DIFFERS, Cell, number
 from lowcomm.results.claims import Verdict, grouped, tally, worst
+from lowcomm.results.cost import command, estimate, missing
 from lowcomm.results.experiment import Experiment, home, load, tune_of
 from lowcomm.results.grid import at_scale
 from lowcomm.results.measures import MEASURES
@@ -46,12 +47,17 @@ def ours(cell: Cell) -> str:
         return ""
     of = f", {cell.of.method}" if cell.of else ""
     if cell.mean is None:
-        return f"not reached ({len(cell.reached)} of {len(cell.values)} seeds reach it){of}"
-    if cell.paths == ["computed"]:
-        return number(cell.mean, cell.measure)
+        return value(cell) + of
+    return value(cell) if cell.paths == ["computed"] else f"{value(cell)} (n = {len(cell.values)}{of})"
+
+
+def value(cell: Cell) -> str:
+    """Mean ± sample s.d., and the other reading of a step speedup in brackets; or how many seeds reach the target."""
+    if cell.mean is None:
+        return f"not reached ({len(cell.reached)} of {len(cell.values)} seeds reach it)"
     spread = f" ± {number(cell.spread, cell.measure)}" if cell.spread is not None else ""
     ratio = f" [{number(statistics.fmean(cell.ratios.values()), cell.measure)}]" if cell.ratios else ""
-    return f"{number(cell.mean, cell.measure)}{spread}{ratio} (n = {len(cell.values)}{of})"
+    return f"{number(cell.mean, cell.measure)}{spread}{ratio}"
 
 
 def links(experiment: Experiment, cell: Cell, records: Path, links_from: Path | None) -> str:
@@ -112,16 +118,18 @@ def legend(experiment: Experiment, scale: str, cells: list[Cell], records: Path)
     if experiment.computed:
         return f"Computed by `{experiment.computed}`."
     paths = {p for c in cells for p in c.paths}
-    command = f"`python -m lowcomm.reproduce experiment={experiment.name} scale={scale}`"
     if not paths:
         planned = experiment.collection or at_scale(experiment, scale)
-        return f"Not run. {command}" if planned else "Nothing is planned at this scale."
+        return f"Not run. {estimate(experiment, scale, records)}." if planned else "Nothing is planned at this scale."
     used = [read(records / p) for p in sorted(paths)]
     smoke = ["Smoke shows that everything runs; its numbers are no evidence."] if scale == "smoke" else []
     facts = smoke + sorted({size(r) for r in used})
     hours = sum(r["identity"]["wall_seconds"] for r in used) / 3600
     grids = {tuning(owner, scale) for c in cells for owner in [home(experiment, c.row)[0]] if scale in owner.scales}
-    lines = [*facts, *sorted(g for g in grids if g), f"{len(paths)} runs shown, {hours:.2f} h in all. {command}"]
+    shown = f"{len(paths)} runs shown, {hours:.2f} h in all. {command(experiment, scale)}"
+    lines = [*facts, *sorted(g for g in grids if g), shown]
+    if missing([experiment], scale, records)[0]:
+        lines.append(f"Not run yet: {estimate(experiment, scale, records)}.")
     dirty = sum(r["code"]["dirty"] is not None for r in used)
     if dirty:
         lines.append(f"{dirty} of them with uncommitted changes of the code.")
@@ -142,6 +150,7 @@ def size(record: dict) -> str:
 
 
 def tuning(experiment: Experiment, scale: str) -> str:
+    """What was tuned, over which values, and the seeds of one scale."""
     grid = experiment.scales[scale]
     seeds = ", ".join(map(str, grid.seeds))
     if grid.tune is None:

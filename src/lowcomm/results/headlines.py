@@ -1,0 +1,200 @@
+"""The papers' headline claims on one page: `conf/claims.yaml` names them, the verdicts of the tables judge them.
+
+Nothing is judged and no value is typed here. A headline points at an experiment: which of its claims decide, and which
+of its cells show the paper's value and ours. One whose experiment is not there yet is shown as *not run*.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omegaconf import MISSING, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lowcomm.results.cell import DIFFERS, NOT_RUN, Cell
+from lowcomm.results.claims import Verdict, grouped, tally, worst
+from lowcomm.results.cost import command, estimate
+from lowcomm.results.experiment import Experiment, load, names
+from lowcomm.results.measures import MEASURES
+from lowcomm.results.record import ROOT
+from lowcomm.results.summary import Summary
+from lowcomm.results.tables import value
+
+CLAIMS = ROOT / "conf" / "claims.yaml"
+SCALES = ("paper", "gpu", "cpu")  # the largest at which something was run speaks
+
+
+@dataclass
+class Paper:
+    """One paper; its tables lie in the folders of `conf/experiment` named here."""
+
+    title: str = MISSING
+    folders: list[str] = MISSING
+
+
+@dataclass
+class Headline:
+    """What a paper says, and where this repository holds it against numbers."""
+
+    paper: str = MISSING
+    text: str = MISSING
+    experiment: str | None = None  # <folder>/<table>
+    claims: list[str] | None = None  # texts of its claims that decide; null: all
+    cells: list[str] = field(default_factory=list)  # <row>/<measure>: the paper's value and ours
+    check: str | None = None  # in place of an experiment: the test or benchmark that shows it
+
+
+@dataclass
+class Headlines:
+    """The whole file."""
+
+    papers: dict[str, Paper] = MISSING
+    headlines: list[Headline] = MISSING
+
+
+@dataclass
+class Line:
+    """One headline as the page shows it; all Markdown."""
+
+    text: str
+    paper: str = "—"
+    ours: str = ""
+    scale: str = ""
+    n: str = ""
+    status: str = NOT_RUN
+    more: str = ""
+
+
+def read_headlines(path: Path = CLAIMS) -> Headlines:
+    """Read and check the file. Raises ValueError naming it, the headline and what does not exist."""
+    try:
+        loaded = OmegaConf.merge(OmegaConf.structured(Headlines), OmegaConf.load(path))
+        found: Headlines = OmegaConf.to_object(loaded)
+    except OmegaConfBaseException as error:
+        raise ValueError(f"{path.name}: {str(error).splitlines()[0]}") from error
+    for headline in found.headlines:
+        check(headline, found.papers, path.name)
+    return found
+
+
+def check(headline: Headline, papers: dict[str, Paper], file: str) -> None:
+    """Names that refer to nothing. An experiment may be missing, what it is asked for may not. Raises ValueError."""
+
+    def need(ok: bool, what: str) -> None:
+        if not ok:
+            raise ValueError(f"{file}: '{headline.text}': {what}")
+
+    need(headline.paper in papers, f"paper '{headline.paper}' is none of {', '.join(papers)}")
+    need((headline.experiment is None) != (headline.check is None), "needs an experiment or a check, and not both")
+    if headline.check is not None:
+        need((ROOT / headline.check).is_file(), f"there is no file {headline.check}")
+        return
+    folders, folder = papers[headline.paper].folders, headline.experiment.partition("/")[0]
+    need(folder in folders, f"{headline.experiment} lies in none of {', '.join(folders)}")
+    if headline.experiment not in names():
+        return
+    experiment = load(headline.experiment)
+    texts = [c.text for c in experiment.claims]
+    for text in headline.claims or []:
+        need(text in texts, f"{experiment.name} has no claim '{text}'; it has {'; '.join(texts)}")
+    for cell in headline.cells:
+        row, _, measure = cell.partition("/")
+        known = row in [r.row for r in experiment.rows] and measure in experiment.measures
+        need(known, f"{experiment.name} has no row and measure '{cell}'")
+
+
+def line(headline: Headline, summary: Summary, records: Path) -> Line:
+    """One headline from the verdicts and cells of its experiment, linked from the folder above the records."""
+    if headline.check is not None:
+        tool = "pytest " if headline.check.startswith("tests/") else ""
+        place = os.path.relpath(records.parents[1] / headline.check, records.parent)
+        run = f"`python {'-m ' if tool else ''}{tool}{headline.check}`"
+        return Line(headline.text, status=f"[{'test' if tool else 'bench'}]({place})", more=run)
+    if headline.experiment not in names():
+        needs = f"needs `conf/experiment/{headline.experiment}.yaml`, which is not there yet"
+        return Line(headline.text, "not entered yet", more=needs)
+    experiment = load(headline.experiment)
+    scale, cells, groups = spoken(headline, experiment, summary)
+    chosen = [c for name in headline.cells for c in cells if f"{c.row.row}/{c.measure}" == name]
+    statuses = [v.status for group in groups for v in group]
+    status = worst(statuses)
+    judged = {(n, v.measure) for group in groups for v in group for n in v.claim.rows + v.claim.than}
+    used = chosen + [c for c in cells if (c.row.row, c.measure) in judged]
+    shown = Line(headline.text, paper_values(chosen), scale=scale, status=status)
+    shown.more = links(experiment, scale, used, records)
+    if status == NOT_RUN:
+        shown.more += f"; {estimate(experiment, scale, records)}" if scale else "; no claim there decides it yet"
+        return shown
+    shown.ours = ours(groups, chosen)
+    counts = sorted({len(c.values) for c in used if c.values})
+    shown.n = "exact" if experiment.computed else "–".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
+    if status == DIFFERS:
+        target = os.path.relpath(records.parents[1] / "DEVIATIONS.md", records.parent)
+        shown.status = f"[{status}]({target}#{experiment.folder})"
+    shown.more += "; `python -m lowcomm.results`" if experiment.computed else f"; {command(experiment, scale)}"
+    return shown
+
+
+def spoken(headline: Headline, experiment: Experiment, summary: Summary) -> tuple[str, list[Cell], list[list[Verdict]]]:
+    """The largest scale at which the claim was judged, else the smallest that could: its cells and verdicts.
+
+    The scale is empty where the experiment has no claim that decides.
+    """
+    found = []
+    for scale in SCALES if experiment.computed else [s for s in SCALES if s in experiment.scales]:
+        cells, verdicts = summary(experiment, scale)
+        mine = [v for v in verdicts if headline.claims is None or v.claim.text in headline.claims]
+        if any(v.status != NOT_RUN for v in mine):
+            return scale if not experiment.computed else "any", cells, grouped(mine)
+        if mine:
+            found.append((scale, cells, grouped(mine)))
+    return found[-1] if found else ("", [], [])
+
+
+def paper_values(cells: list[Cell]) -> str:
+    """What the paper prints for the cells, those of one table or figure together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for cell in cells:
+        for said in cell.paper:
+            unit = "" if said.unit in ("1", "%") else f" {said.unit}"
+            name = f"{name_of(cell, cells)}: " if len(cells) > 1 else ""
+            shown = f"{name}{said.value:g}{' %' if said.unit == '%' else ''}"
+            groups.setdefault((unit, f"{said.item}, {said.version}"), []).append(shown)
+    return "; ".join(f"{'; '.join(values)}{unit} ({where})" for (unit, where), values in groups.items()) or "—"
+
+
+def name_of(cell: Cell, among: list[Cell]) -> str:
+    """Its method, and its measure where several are shown together."""
+    kind = MEASURES.get(cell.measure)
+    title = kind.title.partition(":")[0].lower() if kind else cell.measure
+    return cell.row.method if len({c.measure for c in among}) == 1 else f"{cell.row.method}, {title}"
+
+
+def ours(groups: list[list[Verdict]], cells: list[Cell]) -> str:
+    """Our numbers: what a comparison said; else the cells, with the pairs that hold counted."""
+    said = []
+    alone = all(len(g) == 1 and g[0].claim.kind in ("better", "close") for g in groups)
+    if not alone:
+        for cell in (c for c in cells if c.values):
+            kind = MEASURES.get(cell.measure)
+            unit = f" {kind.unit}" if kind and kind.unit != "1" and cell.mean is not None else ""
+            said.append(f"{name_of(cell, cells)}: {value(cell)}{unit}")
+    for group in groups:
+        count = tally(group)
+        if count:
+            said.append(f"{group[0].claim.text}: {count}")
+        elif group[0].said and (not said or group[0].claim.kind in ("better", "close", "widens")):
+            said.append(group[0].said)
+    return "; ".join(said)
+
+
+def links(experiment: Experiment, scale: str, cells: list[Cell], records: Path) -> str:
+    """Table, figure and records, as far as they are there."""
+    home = records.parent
+    suffix = f"-{scale}" if scale in ("gpu", "paper") else ""
+    figure = home / "figures" / f"{experiment.folder}{suffix}.svg"
+    shown = [f"[table](tables/{experiment.folder}.md)"]
+    shown += [f"[figure]({figure.relative_to(home).as_posix()})"] if figure.is_file() else []
+    folders = dict.fromkeys(p.rpartition("/")[0] for c in cells for p in c.paths if p != "computed")
+    shown += [f"[{folder}]({records.name}/{folder})" for folder in folders]
+    return ", ".join(shown)
