@@ -189,13 +189,13 @@ def test_large_stage_is_decoded_twice(monkeypatch):
 def test_beyond_two_to_the_31():
     """Positions and gaps of a tensor of more than 2^31 elements, without having one."""
     shape = (3, 3 << 30)
-    columns = paper._columns(shape)
+    columns = paper.columns_of(shape)
     flat = np.array([5, (1 << 31) + 7, (3 << 30) + 1, (9 << 30) - 1], np.int64)
     row, column, before = np.empty(4, np.int64), np.empty(4, np.int64), np.zeros(2, np.int64)
-    paper._gaps(flat, 0, columns, before, row, column)
-    assert paper._narrow([column], ("uint16", "int32", "int64"))[0] == "int64"
+    paper.split_gaps(flat, 0, columns, before, row, column)
+    assert paper.narrow([column], ("uint16", "int32", "int64"))[0] == "int64"
     out = np.empty(4, np.int64)
-    assert paper._positions(row, column, columns, 9 << 30, np.array((0, 0, -1)), out)
+    assert paper.join_gaps(row, column, columns, 9 << 30, np.array((0, 0, -1)), out)
     assert out.tolist() == flat.tolist()
     assert state.Entry("BF16", shape).blocks()[-1][1] == 9 << 30
 

@@ -51,7 +51,7 @@ def _differences(old, new, old8, new8, per, position):
 
 
 @compiled
-def _gaps(position, start, columns, before, row, column):
+def split_gaps(position, start, columns, before, row, column):
     """Row and column gaps of ascending positions (``start`` added); ``before``: (row, column) of the entry before."""
     r0, c0 = before[0], before[1]
     for i in range(len(position)):
@@ -65,8 +65,8 @@ def _gaps(position, start, columns, before, row, column):
 
 
 @compiled
-def _positions(row, column, columns, numel, before, position):
-    """Undo `_gaps`; ``before`` is (row, column, flat). False where the positions do not ascend within the tensor."""
+def join_gaps(row, column, columns, numel, before, position):
+    """Undo `split_gaps`; ``before`` is (row, column, flat). False where the positions do not ascend within the tensor."""
     rows = (numel + columns - 1) // columns
     r, c, flat = before[0], before[1], before[2]
     for i in range(len(row)):
@@ -86,11 +86,11 @@ def _positions(row, column, columns, numel, before, position):
     return True
 
 
-def _columns(shape: Sequence[int]) -> int:
+def columns_of(shape: Sequence[int]) -> int:
     return math.prod(shape[1:]) if len(shape) > 1 else 1
 
 
-def _narrow(streams: list[np.ndarray], kinds: Sequence[str]) -> tuple[str, list[bytes]]:
+def narrow(streams: list[np.ndarray], kinds: Sequence[str]) -> tuple[str, list[bytes]]:
     top = max((int(s.max()) for s in streams if len(s)), default=0)
     kind = next(k for k in kinds if top <= np.iinfo(INTEGERS[k]).max)
     return kind, [s.astype(INTEGERS[kind]).tobytes() for s in streams]
@@ -105,17 +105,17 @@ class Writer:
 
     def add(self, name: str, entry: Entry, blocks: list[tuple[np.ndarray, np.ndarray]]) -> None:
         """``blocks``: for every block of the tensor the changed positions in it (u32) and their new words."""
-        columns, before = _columns(entry.shape), np.zeros(2, np.int64)
+        columns, before = columns_of(entry.shape), np.zeros(2, np.int64)
         rows, cols, values = [], [], []
         for i, (position, value) in enumerate(blocks):
             row, column = np.empty(len(position), np.int64), np.empty(len(position), np.int64)
-            _gaps(position, i * BLOCK, columns, before, row, column)
+            split_gaps(position, i * BLOCK, columns, before, row, column)
             # held as small as each block allows until the whole tensor's type is known
             for held, stream in ((rows, row), (cols, column)):
                 held.append(stream.astype(np.min_scalar_type(stream.max() if len(stream) else 0)))
             values.append(value)
-        row_type, row_bytes = _narrow(rows, ("uint8", "uint16", "int32", "int64"))
-        col_type, col_bytes = _narrow(cols, ("uint16", "int32", "int64"))
+        row_type, row_bytes = narrow(rows, ("uint8", "uint16", "int32", "int64"))
+        col_type, col_bytes = narrow(cols, ("uint16", "int32", "int64"))
         offset, sizes = self.streams.tell(), []
         for part in (row_bytes, col_bytes, [v.tobytes() for v in values]):
             sizes.append(sum(len(p) for p in part))
@@ -214,7 +214,7 @@ def _tensor(stream, record: Record, item: dict) -> Iterator[tuple[Record, int, n
     position = np.empty(record.changed, np.int64)
     before = np.array((0, 0, -1), np.int64)
     numel = record.entry.numel
-    if not _positions(row, column, _columns(record.entry.shape), numel, before, position):
+    if not join_gaps(row, column, columns_of(record.entry.shape), numel, before, position):
         raise Corrupt(f"tensor {record.name!r}: positions leave the tensor or do not ascend")
     cuts = np.searchsorted(position, np.arange(0, numel + BLOCK, BLOCK)) if numel > BLOCK else [0, len(position)]
     for block in range(len(cuts) - 1):
