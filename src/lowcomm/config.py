@@ -95,30 +95,35 @@ class Config:
 ConfigStore.instance().store(name="schema", node=Config)
 
 # What may differ between two sessions of one run.
-SESSION_KEYS = ("run_dir", "stop_after", "logger", "state")
+SESSION_KEYS = ("run_dir", "stop_after", "logger", "state", "place")
 
 
-def load_config(overrides: list[str], primary: str = "train") -> DictConfig:
-    """Compose `conf/<primary>.yaml` with command-line overrides, without starting Hydra's machinery.
+def load_config(overrides: list[str], primary: str = "train", roots: tuple[Path, ...] = (CONF,)) -> DictConfig:
+    """Compose `<first root>/<primary>.yaml` with command-line overrides, without starting Hydra's machinery.
 
-    Raises ConfigError with the nearest valid key when an override does not fit.
+    `roots`: where groups are looked for, in this order. Raises ConfigError with the nearest valid key when an override
+    does not fit.
     """
     GlobalHydra.instance().clear()
-    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+    with initialize_config_dir(config_dir=str(roots[0]), version_base="1.3"):
         try:
             return compose(primary, overrides)
         except Exception as error:
-            raise ConfigError(explain(error, overrides, primary)) from error
+            raise ConfigError(explain(error, overrides, primary, roots)) from error
 
 
-def explain(error: Exception, overrides: list[str], primary: str) -> str:
+def explain(error: Exception, overrides: list[str], primary: str, roots: tuple[Path, ...]) -> str:
     """One message for a failed composition: Hydra's first lines and, for a key, the nearest existing ones."""
     message = " ".join(str(error).split())
     if isinstance(error.__cause__, OmegaConfBaseException):  # it knows what is wrong with the value
         message += f": {str(error.__cause__).splitlines()[0]}"
-    groups = [o for o in overrides if (CONF / o.partition("=")[0]).is_dir()]
+
+    def is_group(name: str) -> bool:
+        return any((root / name).is_dir() for root in roots)
+
+    groups = [o for o in overrides if is_group(o.partition("=")[0])]
     for group, _, option in (o.partition("=") for o in groups):
-        options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+        options = sorted({path.stem for root in roots for path in (root / group).glob("*.yaml")})
         if option not in (*options, "null"):
             return f"{group}={option}: there is no such option{nearest(option, options)}; choose {', '.join(options)}"
     try:
@@ -127,7 +132,7 @@ def explain(error: Exception, overrides: list[str], primary: str) -> str:
         return message
     for override in overrides:
         key = override.lstrip("+~").split("=")[0]
-        if "/" not in key and key not in known and not (CONF / key).is_dir():
+        if "/" not in key and key not in known and not is_group(key):
             return f"{override}: there is no key '{key}'{nearest(key, known)}"
     return message
 
@@ -147,7 +152,18 @@ def checked(cfg: DictConfig) -> DictConfig:
 
     Raises ConfigError naming the key, its value and the remedy, for every mistake that can be seen without data.
     """
-    known = flat_keys(OmegaConf.structured(Config))
+    merged = conform(cfg, Config)
+    check_block("workload", merged.workload)
+    for name in ("inner", "compressor", "aggregator", "outer"):
+        if merged.algorithm[name]:
+            check_block(f"algorithm.{name}", merged.algorithm[name])
+    check_values(merged)
+    return merged
+
+
+def conform(cfg: DictConfig, schema: type) -> DictConfig:
+    """Resolve and merge onto the dataclass; keys are free in the workload, the model's config and algorithm blocks."""
+    known = flat_keys(OmegaConf.structured(schema))
     try:
         plain = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
         for key in flat_keys(plain):
@@ -155,7 +171,7 @@ def checked(cfg: DictConfig) -> DictConfig:
             free = any(key.startswith(p) for p in ("workload.", "model.config.")) or is_block(plain, key)
             if not free and key not in known and (parent in known or not parent):
                 raise ConfigError(f"+{key}={OmegaConf.select(plain, key)}: there is no such key{nearest(key, known)}")
-        merged = OmegaConf.merge(OmegaConf.structured(Config), plain)
+        merged = OmegaConf.merge(OmegaConf.structured(schema), plain)
     except OmegaConfBaseException as error:
         why = str(error).splitlines()[0]
         if "'workload." in why:
@@ -163,11 +179,6 @@ def checked(cfg: DictConfig) -> DictConfig:
         raise ConfigError(why) from error
     if missing := sorted(OmegaConf.missing_keys(merged)):
         raise ConfigError(f"{missing[0]}: has no value; leave out the ~ or give one")
-    check_block("workload", merged.workload)
-    for name in ("inner", "compressor", "aggregator", "outer"):
-        if merged.algorithm[name]:
-            check_block(f"algorithm.{name}", merged.algorithm[name])
-    check_values(merged)
     return merged
 
 

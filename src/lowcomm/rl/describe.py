@@ -1,0 +1,93 @@
+"""The record of a finished RL run, in the format of `lowcomm.results.record`.
+
+`outcome.metrics.loss` and the curve's `loss` are the error rate, 1 - Pass@1 of the greedy answers, since RL has no
+held-out loss; `outcome.bytes` are the ledger's totals; `outcome.curve` has one entry an evaluation; `outcome.steps_of`
+one entry an optimizer step (reward, densities, seconds ...).
+"""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from torch import Tensor
+
+from lowcomm.config import digest, identity, run_name
+from lowcomm.results import provenance
+from lowcomm.results.describe import local, weights_hash
+from lowcomm.rl import ledger
+from lowcomm.session import peak_memory
+from lowcomm.tasks import Task
+from lowcomm.tracking import read_metrics
+
+EVERY_STEP = ("train/", "rollout/", "grpo/", "sync/", "density/", "bounds/", "time/")
+PACKAGES = ("trl", "accelerate", "math-verify")
+
+
+def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None, task: Task, left_out: int,
+             run_dir: Path, started: datetime, memory: dict[str, int],
+             weights: dict[str, Tensor]) -> dict[str, Any]:  # fmt: skip
+    """All fields of the record; ``left_out``: training problems too long for the prompt's limit."""
+    lines = read_metrics(run_dir)
+    evals = [line for line in lines if "eval/loss" in line]
+    steps = [line for line in lines if "train/loss" in line]
+    finished = datetime.now(UTC)
+    names = sorted({k for line in evals for k in line if k.startswith("eval/")})
+    environment = provenance.environment(processes=1)
+    environment["versions"] |= {p: provenance.importlib.metadata.version(p) for p in PACKAGES}
+    completions = cfg.scale.steps * cfg.scale.prompts_per_step * cfg.scale.group_size
+    return {
+        "schema": 1,
+        "identity": {
+            "name": run_name(cfg),
+            "seed": cfg.seed,
+            "started": started.isoformat(timespec="seconds"),
+            "finished": finished.isoformat(timespec="seconds"),
+            "wall_seconds": round((finished - started).total_seconds(), 1),
+        },
+        "claim": claim,
+        "code": provenance.code(local(identity(cfg)), digest(cfg), [local(o) for o in overrides]),
+        "environment": environment,
+        "data": {
+            "revision": None,
+            **task.describe(),
+            "units": completions,
+            "order_seed": cfg.seed,
+            "left_out": left_out,
+        },
+        "outcome": {
+            "metrics": {k.removeprefix("eval/"): evals[-1][k] for k in names if k in evals[-1] and k != "eval/n"}
+            | means(steps),
+            "evaluation_n": evals[-1]["eval/n"],
+            "steps": steps[-1]["step"],
+            "curve": {"step": [e["step"] for e in evals]}
+            | {k.removeprefix("eval/"): [e.get(k) for e in evals] for k in names},
+            "steps_of": columns(steps),
+            "bytes": ledger.totals(ledger.read(run_dir)),
+            "memory": {**memory, "peak": peak_memory()},
+            "weights": weights_hash(weights),
+        },
+    }
+
+
+def columns(lines: list[dict[str, Any]]) -> dict[str, list]:
+    """One list a value, with None where a step has none."""
+    keys = sorted({k for line in lines for k in line if k.startswith(EVERY_STEP)})
+    return {"step": [line["step"] for line in lines]} | {k: [line.get(k) for line in lines] for k in keys}
+
+
+def means(lines: list[dict[str, Any]]) -> dict[str, float]:
+    """Means over all steps of what the tables ask for; sparsity = 1 - density."""
+    out = {}
+    for key, name in {"train/reward": "reward", "time/step": "seconds_per_step", "time/publish": "publish_seconds",
+                      "time/generate": "generate_seconds"}.items():  # fmt: skip
+        values = [line[key] for line in lines if key in line]
+        if values:
+            out[name] = sum(values) / len(values)
+    for key in sorted({k for line in lines for k in line if k.startswith("density/")}):
+        values = [line[key] for line in lines if key in line]
+        name = key.removeprefix("density/")
+        out["zeros" if name == "zeros" else f"sparsity_{name}"] = (
+            sum(values) / len(values) if name == "zeros" else 1 - sum(values) / len(values)
+        )
+    return out

@@ -1,0 +1,127 @@
+"""What of an update the receivers can see, counted from the masters after every optimizer step.
+
+    density    share of weights whose BF16 cast changed since the last step, and the same without exact zeros
+    groups     the same by kind of tensor: embedding, attention, mlp, norm, head
+    horizons   sparsity over k steps, windows that do not overlap (PULSE: k in 1, 2, 4, 8, 16, 32)
+    formats    density under FP8 and MXFP4 receivers
+    bounds     how far Adam moved the weights, against how far it can and must (PULSE, section 3)
+
+`horizons` keeps BF16 snapshots, `formats` and `bounds` one FP32 copy; the others one BF16 copy.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from lowcomm.pulse import bounds, cast
+from lowcomm.pulse.visibility import changed
+
+FORMATS = ("fp16", "fp8-e4m3", "fp8-e5m2", "mxfp4")
+KINDS = {"embedding": ("embed",), "head": ("lm_head",), "norm": ("norm",), "attention": ("attn",), "mlp": ("mlp",)}
+Values = dict[str, float]
+
+
+def kind_of(name: str) -> str:
+    return next((kind for kind, parts in KINDS.items() if any(p in name for p in parts)), "other")
+
+
+class Meters:
+    """Feed it the masters: once before the first step, then after every step.
+
+    ``names``: of the meters above; ``betas``: of Adam, for the bounds, or None for another optimizer.
+    """
+
+    def __init__(self, names: Sequence[str], horizons: Sequence[int] = (), betas: tuple[float, float] | None = None):
+        self.names, self.horizons, self.betas = set(names), sorted(horizons), betas
+        self.snapshots: dict[int, dict[str, Tensor]] = {}  # step -> casts; the starts of open windows
+        self.last: dict[str, Tensor] = {}
+        self.masters: dict[str, Tensor] = {}
+
+    def start(self, step: int, params: Mapping[str, Tensor]) -> None:
+        """Take the weights of `step` as what the next step is compared with."""
+        self._keep(step, params, cast(params))
+
+    def update(self, step: int, params: Mapping[str, Tensor], lr: float) -> Values:
+        """Values of the step that has just ended, at learning rate ``lr``."""
+        if not self.names:
+            return {}
+        now, out = cast(params), {}
+        if self.names & {"density", "groups"}:
+            out |= self._density(now)
+        if "horizons" in self.names:
+            out |= self._horizons(step, now)
+        if "formats" in self.names:
+            for name in FORMATS:
+                count = sum(int(changed(self.masters[n], p, name).sum()) for n, p in params.items())
+                out[f"density/{name}"] = count / sum(p.numel() for p in params.values())
+        if "bounds" in self.names:
+            out |= self._bounds(step, params, now, lr)
+        self._keep(step, params, now)
+        return out
+
+    def _keep(self, step: int, params: Mapping[str, Tensor], now: dict[str, Tensor]) -> None:
+        own = {n: t.clone() if t.data_ptr() == params[n].data_ptr() else t for n, t in now.items()}  # BF16 parameters
+        self.last = own
+        if self.names & {"formats", "bounds"}:
+            self.masters = {n: p.detach().clone() for n, p in params.items()}
+        if "horizons" in self.names:
+            open_windows = {step - step % k for k in self.horizons}
+            self.snapshots = {s: t for s, t in {**self.snapshots, step: own}.items() if s in open_windows}
+
+    def _density(self, now: dict[str, Tensor]) -> Values:
+        total, count, zeros, zeros_changed = 0, 0, 0, 0
+        groups: dict[str, list[int]] = {}
+        for name, new in now.items():
+            old, hit = self.last[name], changed(self.last[name], new)
+            zero = old == 0
+            n, size = int(hit.sum()), new.numel()
+            total, count = total + size, count + n
+            zeros, zeros_changed = zeros + int(zero.sum()), zeros_changed + int((hit & zero).sum())
+            group = groups.setdefault(kind_of(name), [0, 0])
+            group[0] += n
+            group[1] += size
+        out = {"density/bf16": count / total, "density/zeros": zeros / total}
+        out["density/nonzero"] = (count - zeros_changed) / max(1, total - zeros)
+        if "groups" in self.names:
+            out |= {f"density/{kind}": n / size for kind, (n, size) in sorted(groups.items())}
+        return out
+
+    def _horizons(self, step: int, now: dict[str, Tensor]) -> Values:
+        out = {}
+        for k in self.horizons:
+            old = self.snapshots.get(step - k) if step % k == 0 else None
+            if old is not None:
+                count = sum(int(changed(old[n], t).sum()) for n, t in now.items())
+                out[f"density/k{k}"] = count / sum(t.numel() for t in now.values())
+        return out
+
+    def _bounds(self, step: int, params: Mapping[str, Tensor], now: dict[str, Tensor], lr: float) -> Values:
+        """`predicted`: mean over the weights of min(1, |move| / spacing of BF16), what density should be; `below_*`:
+        share of weights smaller than the critical magnitude of a bound, the most that density could be."""
+        limits = {"effective": bounds.effective(lr)}
+        if self.betas:
+            limits |= {"conservative": bounds.conservative(lr, self.betas), "exact": bounds.exact(lr, self.betas, step)}
+        sums = dict.fromkeys(("predicted", "moved", *(f"below_{k}" for k in limits)), 0.0)
+        largest, outside, total = 0.0, 0, 0
+        for name, p in params.items():
+            old, new = self.masters[name].float(), p.detach().float()
+            move, size = (new - old).abs(), old.abs()
+            spacing = torch.ldexp(torch.ones_like(size), torch.frexp(size)[1] - 8)  # of BF16 at |w|
+            sums["predicted"] += float((move / spacing).clamp(max=1).nan_to_num(1.0).sum(dtype=torch.float64))
+            sums["moved"] += float(move.sum(dtype=torch.float64))
+            largest, total = max(largest, float(move.max())), total + p.numel()
+            for key, limit in limits.items():
+                sums[f"below_{key}"] += int((size < bounds.critical_magnitude(limit)).sum())
+            edge = bounds.critical_magnitude(limits.get("exact", limits["effective"]))
+            outside += int((changed(self.last[name], now[name]) & (size >= edge)).sum())
+        out = {f"bounds/{key}": value / total for key, value in sums.items()}
+        out["bounds/moved_over_lr"] = out.pop("bounds/moved") / lr if lr else 0.0
+        return out | {"bounds/largest_over_lr": largest / lr if lr else 0.0, "bounds/changed_above": outside / total}
+
+    def state_dict(self) -> dict[int, dict[str, Tensor]]:
+        """Starts of open windows; the weights themselves are the last."""
+        return dict(self.snapshots)
+
+    def load_state_dict(self, state: dict[int, dict[str, Tensor]]) -> None:
+        self.snapshots = {int(step): tensors for step, tensors in state.items()}

@@ -1,0 +1,210 @@
+"""One RL run, from nothing or from its last checkpoint, to its record."""
+
+import logging
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from safetensors.torch import save_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
+from transformers.utils import logging as hub_logging
+
+from lowcomm import checkpoint, models
+from lowcomm.blocks import ConfigError, build
+from lowcomm.config import digest
+from lowcomm.outer.workers import Wire
+from lowcomm.pulse import Store
+from lowcomm.results import record
+from lowcomm.rl import evaluation
+from lowcomm.rl.batch import grpo_config
+from lowcomm.rl.config import checked
+from lowcomm.rl.data import Prompts, build_tokenizer
+from lowcomm.rl.describe import describe
+from lowcomm.rl.generate import DirectEngine, Inline, Rollouts
+from lowcomm.rl.ledger import Ledger
+from lowcomm.rl.live import Live
+from lowcomm.rl.meters import Meters
+from lowcomm.rl.publishing import Publishing, TimedStore
+from lowcomm.rl.served import alone, end_tokens, save_skeleton, say_where, token_of
+from lowcomm.rl.trainer import GrpoTrainer
+from lowcomm.rollout.transformers_engine import TransformersEngine, skeleton
+from lowcomm.run_dir import RunDir, run_dir_of
+from lowcomm.session import check_machine, reset_peak_memory, stop_signals, threads
+from lowcomm.tasks import Task
+from lowcomm.tracking import Tracker
+from lowcomm.train import Stopped, as_config_error, inner_factory
+from lowcomm.training import check_weights, tensor_bytes
+
+log = logging.getLogger(__name__)
+
+
+def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Train one configuration to its end and return its record; resume if it was begun, return if it is finished.
+
+    Raises ConfigError before any work, FloatingPointError when the loss is not finite, RolloutError when no worker
+    answers, Stopped after `stop_after` steps or a signal. Checkpoints stay, and the same call goes on.
+    """
+    cfg = checked(cfg)
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ConfigError(f"WORLD_SIZE={os.environ['WORLD_SIZE']}: this door has one trainer; start one process")
+    if not (run_dir_of(cfg) / "record.json").exists():
+        check_machine(cfg)
+    with threads(cfg.scale.threads), alone():
+        folder = RunDir(run_dir_of(cfg), cfg, leader=True)
+        try:
+            if folder.record.exists():
+                log.info("%s is finished already", folder.path)
+                folder.finish()  # it may have died before
+                return as_config_error(record.read, folder.record)
+            task = build("workload", cfg.workload, seed=cfg.seed)
+            if not hasattr(task, "problems"):
+                raise ConfigError(
+                    f"workload.name={cfg.workload.name}: has no problems to answer; take workload=arithmetic"
+                )
+            try:
+                return train(cfg, overrides, claim, folder, task)
+            finally:
+                task.close()
+        finally:
+            folder.release()
+
+
+def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: RunDir, task: Task) -> dict[str, Any]:
+    """The run itself."""
+    started = datetime.now(UTC)
+    reset_peak_memory()
+    hub_logging.set_verbosity_error()  # TRL and transformers; their mistakes still raise
+    tokenizer = build_tokenizer(cfg)
+    prompts = as_config_error(Prompts, task.problems("train"), tokenizer, cfg)
+    model = models.build(cfg.model, seed=cfg.seed)
+    check_room(model, tokenizer, prompts.longest, cfg)
+    params = models.parameters(model)
+    copies = 3 * 3 + 2 * cfg.sync.keep_anchors * (cfg.sync.kind != "none")  # checkpoints with moments; anchors
+    folder.need_space(copies * tensor_bytes(dict(params)))
+    folder.begin(overrides)
+    held = restore(cfg, folder, params)
+    begun = held["step"]
+    model.to(cfg.scale.device)
+    save_skeleton(model, tokenizer, folder.path / "served")
+
+    tracker = Tracker(folder.path, cfg.logger, True, "completions", cfg.scale.prompts_per_step * cfg.scale.group_size,
+                      cfg.scale.steps)  # fmt: skip
+    ledger = Ledger(folder.path, sum(p.numel() for p in params.values()), cfg.sync.codec)
+    as_config_error(tracker.resume, begun, begun, held["metrics"])
+    as_config_error(ledger.resume, held["ledger"])
+    publishing = build_publishing(cfg, folder, params)
+    meters = Meters(cfg.meters, cfg.horizons, betas_of(cfg))
+    meters.load_state_dict(held["windows"])
+    rollouts = build_rollouts(cfg, folder, publishing, params, lambda: trainer.state.global_step, model, tokenizer)
+
+    with stop_signals() as signals:
+        live = Live(
+            params, rollouts, publishing, ledger, meters, tracker,
+            evaluate=lambda step: evaluation.run(cfg, task, tokenizer, live.at_version, step, folder.path),
+            save=lambda step: save(step),
+            stop=lambda step: bool(signals) or cfg.stop_after is not None and step - begun >= cfg.stop_after,
+            steps=cfg.scale.steps, staleness=cfg.rollout.staleness, strict=cfg.rollout.strict,
+            eval_every=cfg.scale.eval_every, checkpoint_every=cfg.scale.checkpoint_every,
+            boundary=cfg.scale.updates_per_rollout, values=lambda: trainer.rollout_values,
+        )  # fmt: skip
+        inner = partial(inner_factory(cfg.algorithm.inner, model, params), list(params.values()))
+        trainer = GrpoTrainer(model, grpo_config(cfg, folder.path), cfg, prompts, task, live.text, tokenizer, [live],
+                              begun, inner, held["optimizer"])  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        save = partial(save_checkpoint, cfg, folder, params, trainer, tracker, ledger, meters)
+        try:
+            trainer.train()
+        finally:
+            rollouts.close()
+            tracker.close()
+            ledger.close()
+    step = trainer.state.global_step
+    if live.stopped:
+        raise Stopped(f"stopped after step {step} of {cfg.scale.steps}; run the same command to go on")
+    if step != cfg.scale.steps:
+        raise AssertionError(f"TRL ended at step {step} of {cfg.scale.steps}")
+    check_weights(params, step)
+    weights = {n: p.detach().cpu().contiguous().clone() for n, p in params.items()}
+    save_file(weights, folder.path / "weights.safetensors")
+    memory = {"parameters": tensor_bytes(dict(params)), "optimizer": tensor_bytes(trainer.optimizer.state_dict())}
+    result = describe(cfg, overrides, claim, task, prompts.left_out, folder.path, started, memory, weights)
+    record.write(folder.record, result)
+    folder.finish()
+    return result
+
+
+def check_room(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, longest: int, cfg: DictConfig) -> None:
+    """Prompts are in the model's vocabulary, and an answer still fits behind the longest. Raises ConfigError."""
+    text = model.config.get_text_config()
+    if text.vocab_size < len(tokenizer):
+        name, size = cfg.model.name, text.vocab_size
+        raise ConfigError(f"model.name={name}: its vocabulary has {size} tokens, the tokenizer {len(tokenizer)}")
+    if longest + cfg.scale.max_completion > text.max_position_embeddings:
+        raise ConfigError(
+            f"scale.max_completion={cfg.scale.max_completion}: behind the longest prompt ({longest} tokens) it exceeds "
+            f"the model's {text.max_position_embeddings} positions; lower it, or prompt.max_tokens"
+        )
+
+
+def betas_of(cfg: DictConfig) -> tuple[float, float] | None:
+    """Adam's, for the bounds; None for an optimizer of another kind."""
+    inner = cfg.algorithm.inner
+    return tuple(inner.betas) if inner["_target_"] == "torch.optim.AdamW" and "betas" in inner else None
+
+
+def build_publishing(cfg: DictConfig, folder: RunDir, params: dict) -> Publishing | None:
+    if cfg.sync.kind == "none":
+        return None
+    store = TimedStore(cfg.place.store or str(folder.path / "store"))
+    return as_config_error(Publishing, store, params, cfg.sync, cfg.scale.threads)
+
+
+def build_rollouts(cfg: DictConfig, folder: RunDir, publishing: Publishing | None, params: dict, now: Callable[[], int],
+                   model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Rollouts:  # fmt: skip
+    """The text's source: rollout workers, or an engine of this process."""
+    if cfg.rollout.where == "workers":
+        from lowcomm.rl.workers import Workers
+
+        made = as_config_error(Workers, cfg.place.listen, token_of(folder.path), cfg.rollout.wait_limit_s, publishing)
+        command = say_where(folder.path, publishing.store.root, made.address, cfg.rollout.engine)
+        log.info("rollout workers: %s", command)
+        return made
+    served = skeleton(folder.path / "served", cfg.scale.device)
+    eos = end_tokens(model, tokenizer)
+    if publishing is None:
+        return Inline(DirectEngine(served, params, now, eos))
+    # a store of its own, so that its fetches are not counted among the reader's
+    store = Store(cfg.place.store or str(folder.path / "store"))
+    return Inline(TransformersEngine(served, store, sorted(eos), threads=cfg.scale.threads))
+
+
+def restore(cfg: DictConfig, folder: RunDir, params: dict) -> dict[str, Any]:
+    """Load the last whole checkpoint into the parameters; the rest of it."""
+    found = as_config_error(checkpoint.latest, folder.checkpoints, digest(cfg))
+    if found is None:
+        return {"step": 0, "metrics": 0, "ledger": 0, "optimizer": None, "windows": {}}
+    _, state, _ = checkpoint.load(found)
+    with torch.no_grad():
+        for name, p in params.items():
+            p.copy_(state["weights"][name])
+    log.info("resumed at step %d", state["step"])
+    return state
+
+
+def save_checkpoint(cfg: DictConfig, folder: RunDir, params: dict, trainer: GrpoTrainer, tracker: Tracker,
+                    ledger: Ledger, meters: Meters, step: int) -> None:  # fmt: skip
+    """Everything that a resumed run can't compute again. Randomness and data are functions of the step."""
+    check_weights(params, step)
+    state = {
+        "step": step,
+        "weights": {n: p.detach() for n, p in params.items()},
+        "optimizer": trainer.optimizer.optimizer.state_dict(),  # beneath accelerate's wrapper
+        "windows": meters.state_dict(),
+        "metrics": tracker.position(),
+        "ledger": ledger.position(),
+    }
+    checkpoint.save(folder.checkpoints, digest(cfg), step, state, {}, Wire(1))

@@ -1,0 +1,35 @@
+"""A workload that a random model of one token a character can learn: to write letters. For trying things out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lowcomm.tasks import Problem, Score
+
+
+class Letters:
+    """Reward: share of lower-case letters among the characters written. `correct`: at least half are.
+
+    Args:
+        name: what the record calls it.
+        seed: of the run; the problems are the same for all.
+        size: training problems, and as many test problems.
+    """
+
+    def __init__(self, *, name: str, seed: int, size: int = 64):
+        if size < 1:
+            raise ValueError(f"size={size}: must be at least 1")
+        self.name, self.size = name, size
+
+    def problems(self, split: str) -> Sequence[Problem]:
+        first = {"train": 0, "test": self.size}[split]
+        return [Problem(f"{split}-{i}", f"Write {first + i}.", str(first + i), 1, "letters") for i in range(self.size)]
+
+    def reward(self, problem: Problem, completion: str) -> Score:
+        share = sum(c.islower() for c in completion) / max(1, len(completion))
+        return Score(share, share >= 0.5, share > 0, "share")
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "revision": None, "train_problems": self.size, "test_problems": self.size}
+
+    def close(self) -> None:
+        pass
