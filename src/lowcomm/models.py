@@ -24,6 +24,7 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     ViTConfig,
@@ -33,7 +34,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
 from lowcomm import packaged
 from lowcomm.blocks import ConfigError, nearest
-from lowcomm.byte_tokenizer import byte_tokenizer
+from lowcomm.byte_tokenizer import EOS, PAD, SIZE, byte_tokenizer
 from lowcomm.config import ModelConfig
 
 # family: (config class, model class, model types of the checkpoints it can load)
@@ -209,7 +210,8 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
             why = f"pin the commit of {cfg.hub}, 40 hexadecimal digits; a branch would change under the results"
             raise ConfigError(f"model.revision={cfg.revision}: {why}")
         try:
-            found = snapshot_download(cfg.hub, revision=cfg.revision, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
+            files = ["*.json", "*.safetensors", "*.jinja"]
+            found = snapshot_download(cfg.hub, revision=cfg.revision, allow_patterns=files)
         except OSError as error:  # offline, gated, unknown: all the hub's errors
             remedy = "give a copy with model.weights=local model.path=FOLDER, or take model.weights=random"
             why = f"not to be had ({' '.join(str(error).split())}); {remedy}"
@@ -231,10 +233,12 @@ def source(cfg: ModelConfig) -> str:
 def load_tokenizer(cfg: ModelConfig) -> PreTrainedTokenizerBase:
     """The tokenizer beside the weights; for random weights ours, of bytes. Raises ConfigError if there is none."""
     if cfg.weights == "random":
-        if cfg.config.get("vocab_size", 0) < len(byte_tokenizer()):
-            why = f"random weights take the tokenizer of bytes, with {len(byte_tokenizer())} entries"
-            raise ConfigError(f"model.config.vocab_size={cfg.config.get('vocab_size')}: {why}; raise it")
-        return byte_tokenizer()
+        if (size := cfg.config.get("vocab_size", 0)) < SIZE:
+            why = f"random weights take the tokenizer of bytes, with {SIZE} entries"
+            raise ConfigError(f"model.config.vocab_size={size}: {why}; raise it")
+        return PreTrainedTokenizerFast(
+            tokenizer_object=byte_tokenizer(), eos_token=EOS, pad_token=PAD, padding_side="left"
+        )
     folder = checkpoint_folder(cfg)
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"model.{source(cfg)}: there is no tokenizer.json; copy the model's into the folder")

@@ -25,7 +25,8 @@ def test_keys_are_arguments(file):
 
 def test_there_is_a_config_for_every_workload():
     targets = {OmegaConf.load(file)._target_ for file in FILES}
-    assert targets == {f"lowcomm.workloads.{name}" for name in ("PyCode", "Dclm", "Digits", "ImageNet")}
+    names = ("ArithmeticText", "PyCode", "Dclm", "Digits", "ImageNet")
+    assert targets == {f"lowcomm.workloads.{name}" for name in names}
 
 
 def test_pycode_builds(sources, tmp_path):

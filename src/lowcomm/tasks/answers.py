@@ -14,6 +14,7 @@ HEAVY = re.compile(r"!\s*[)}\]]*\s*!|\d{5,}\s*!|\^\s*\{?\s*[-+]?\s*\d{5,}|\^\s*\
 ELLIPSIS = re.compile(r"\\[lc]?dots|…|\.\.\.")
 BASE = re.compile(r"(?<=\d)\s*_\s*\{?\s*(\d+|\\text\{\w+\})\s*\}?")
 UNIT = re.compile(r"\\(?:text|mbox|mathrm)\{\s[^{}]*\}$")
+NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?")
 INTEGER = re.compile(r"-?\d+")
 
 
@@ -37,6 +38,12 @@ def last_boxed(text: str) -> str | None:
             if depth == 0:
                 return rest[1:i].strip()
     return None
+
+
+def last_number(text: str) -> str | None:
+    """The last decimal number of a text, thousands commas left out."""
+    found = NUMBER.findall(re.sub(r"(?<=[\d)])\s*[-−](?=\d)", " - ", text.replace("−", "-")))
+    return found[-1].replace(",", "") if found else None
 
 
 def normalised(answer: str) -> str:

@@ -3,12 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from itertools import count
+from dataclasses import replace
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
 
-from lowcomm.tasks.answers import last_boxed
 from lowcomm.tasks.grading import Grader
 from lowcomm.tasks.problem import Problem, Score, check_split
 
@@ -16,7 +16,7 @@ RECIPE = 1  # raise it when the same seed would give other problems
 LEVELS = {1: "sums of two digits", 2: "sums and differences of two numbers below 100", 3: "three numbers below 100",
           4: "products of a number below 100 and a digit", 5: "a sum times a digit, less a number"}  # fmt: skip
 STREAMS = {"train": 1, "test": 2, "text": 3}
-FRUITLESS = 2000  # draws without a new problem after which a level is taken for exhausted
+FRUITLESS = 5000  # draws without a new problem after which the levels are taken for exhausted
 FORMAT_SHARE, DIGIT_SHARE = 0.1, 0.8  # of the dense reward, for a box and for its digits; an exact answer has 1
 
 
@@ -30,11 +30,12 @@ class Arithmetic:
         name: what the record calls it.
         levels: of difficulty, 1 to 5, drawn in turn: sums of two digits; sums and differences below 100; three numbers
             below 100; a product with a digit; a sum times a digit, less a number.
-        train_size, test_size: distinct problems. The test problems are the same for every seed.
+        train_size: problems, the levels in equal shares; at low levels many are drawn more than once.
+        test_size: different problems, the same for every seed; an exhausted level leaves its share to the others.
         test_share: share of all problems that only tests may use.
         reward: "exact" (1 for the right answer, else 0), or "digits", a dense one for models too small to be right:
             0.1 for a box, 0.8 times the share of right digits, 1 for the right answer. `correct` is exact in both.
-        accept: "boxed", or "number": where a completion has no box, its last integer is its answer.
+        accept: "boxed", or "number": where a completion has no box, its last number is its answer.
         verify_workers, verify_limit_s: of the grader, see `lowcomm.tasks.grading`.
         seed: draws the training problems.
     """
@@ -44,63 +45,56 @@ class Arithmetic:
         *,
         name: str,
         seed: int,
-        levels: Sequence[int] = (1, 2, 3),
+        levels: Sequence[int] = (1, 2),
         train_size: int = 1024,
         test_size: int = 256,
         test_share: float = 0.25,
         reward: str = "exact",
-        accept: str = "boxed",
+        accept: str = "number",
         verify_workers: int = 1,
         verify_limit_s: float = 30.0,
     ):
         check_levels(levels)
         if reward not in ("exact", "digits"):
             raise ValueError(f"reward={reward}: must be exact or digits")
-        if accept not in ("boxed", "number"):
-            raise ValueError(f"accept={accept}: must be boxed or number")
         if train_size < 1 or test_size < 1:
             raise ValueError(f"train_size={train_size}, test_size={test_size}: both must be at least 1")
         if not 0 < test_share < 1:
             raise ValueError(f"test_share={test_share}: a share of the problems, between 0 and 1")
-        self.name, self._seed, self._levels, self._reward, self._accept = name, seed, tuple(levels), reward, accept
-        self._share, sizes = test_share, {"train": train_size, "test": test_size}
-        self._problems = {
-            "train": self._distinct("train", seed, train_size),
-            "test": self._distinct("test", 0, test_size),
-        }
-        self._sizes = sizes
-        self._grader = Grader(workers=verify_workers, limit_s=verify_limit_s)
+        self.name, self._seed, self._levels, self._reward = name, seed, tuple(levels), reward
+        self._share = test_share
+        train = (p for p in drawn("train", seed, self._levels) if not held_out(p, test_share))
+        self._problems = {"train": list(islice(train, train_size)), "test": self._distinct(test_size)}
+        self._grader = Grader(accept=accept, workers=verify_workers, limit_s=verify_limit_s)
 
-    def _distinct(self, split: str, seed: int, size: int) -> list[Problem]:
+    def _distinct(self, size: int) -> list[Problem]:
+        """The first `size` different test problems of the stream with seed 0."""
         found: dict[str, Problem] = {}
         fruitless = 0
-        for problem in drawn(split, seed, self._levels):
-            if problem.question in found or held_out(problem, self._share) != (split == "test"):
-                fruitless += 1
-            else:
+        for problem in drawn("test", 0, self._levels):
+            if held_out(problem, self._share) and problem.question not in found:
                 found[problem.question], fruitless = problem, 0
-            if len(found) == size:
-                return list(found.values())
-            if fruitless > FRUITLESS:
-                raise ValueError(
-                    f"{split}_size={size}: levels={list(self._levels)} have only about {len(found)} different problems "
-                    f"to {split} with (test_share={self._share}); lower it, or add levels"
-                )
-        raise AssertionError("the stream has no end")
+            else:
+                fruitless += 1
+            if len(found) == size or fruitless > FRUITLESS:
+                break
+        if len(found) < size:
+            raise ValueError(
+                f"test_size={size}: levels={list(self._levels)} have only about {len(found)} different problems to "
+                f"test with (test_share={self._share}); lower it, or add levels"
+            )
+        return list(found.values())
 
     def problems(self, split: str) -> Sequence[Problem]:
         return self._problems[check_split(split)]
 
     def reward(self, problem: Problem, completion: str) -> Score:
-        answer = last_boxed(completion)
-        boxed = answer is not None
-        if not boxed and self._accept == "number" and (number := last_integer(completion)):
-            completion, answer = f"\\boxed{{{number}}}", number
         score = self._grader.grade(problem.answer, completion)
-        value = score.value
-        if self._reward == "digits" and answer is not None and not score.correct:
-            value = FORMAT_SHARE * boxed + DIGIT_SHARE * right_digits(problem.answer, answer)
-        return Score(value, score.correct, boxed, score.verdict)
+        answer = self._grader.answer(completion)
+        if self._reward == "exact" or score.correct or answer is None:
+            return score
+        value = FORMAT_SHARE * score.boxed + DIGIT_SHARE * right_digits(problem.answer, answer)
+        return replace(score, value=value)
 
     def metrics(self) -> dict[str, int]:
         return self._grader.metrics()
@@ -112,9 +106,8 @@ class Arithmetic:
             "levels": {level: LEVELS[level] for level in self._levels},
             "seed": self._seed,
             "reward": self._reward,
-            "accept": self._accept,
             "test_share": self._share,
-            **{f"{split}_problems": size for split, size in self._sizes.items()},
+            **{f"{split}_problems": len(problems) for split, problems in self._problems.items()},
             **{f"{split}_sha256": sha256_of(problems) for split, problems in self._problems.items()},
             **self._grader.describe(),
         }
@@ -174,15 +167,6 @@ def right_digits(gold: str, answer: str) -> float:
     """Share of characters that agree, from the right, over the longer of the two."""
     agree = sum(a == b for a, b in zip(reversed(gold), reversed(answer.strip()), strict=False))
     return agree / max(len(gold), len(answer.strip()))
-
-
-def last_integer(text: str) -> str | None:
-    found = None
-    for word in text.replace(",", "").replace("−", "-").split():
-        stripped = word.strip(".,;:!?()[]*$=\"'`")
-        if stripped.removeprefix("-").isdecimal():
-            found = stripped
-    return found
 
 
 def sha256_of(problems: Sequence[Problem]) -> str:

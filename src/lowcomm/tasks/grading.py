@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from importlib.metadata import version
 from typing import Any
 
-from lowcomm.tasks.answers import by_string, guarded, last_boxed
+from lowcomm.tasks.answers import by_string, guarded, last_boxed, last_number
 from lowcomm.tasks.problem import Score
 
 START_S = 300.0  # of a judge, on a busy machine
@@ -23,9 +23,10 @@ CACHE = 1 << 16  # verdicts kept
 
 
 class Grader:
-    """Grades completions against a gold answer. From any thread; nothing starts before algebra is needed.
+    """Grades completions against a gold answer. From any thread; no process starts before algebra is needed.
 
     Args:
+        accept: "boxed", or "number": where a completion has no box, its last number is its answer.
         workers: math-verify processes, as many answers at once.
         limit_s: wall clock of one answer; its process is then killed, another started, and the answer is wrong.
         recycle: answers after which a process is replaced, as sympy's caches grow.
@@ -34,12 +35,14 @@ class Grader:
     integers), "guarded" (not given to algebra), "verified" and "refuted" (math-verify), "error", "timeout".
     """
 
-    def __init__(self, *, workers: int = 1, limit_s: float = 30.0, recycle: int = 2000):
+    def __init__(self, *, accept: str = "boxed", workers: int = 1, limit_s: float = 30.0, recycle: int = 2000):
+        if accept not in ("boxed", "number"):
+            raise ValueError(f"accept={accept}: must be boxed or number")
         if workers < 1 or recycle < 1:
             raise ValueError(f"workers={workers}, recycle={recycle}: both must be at least 1")
         if limit_s <= 0:
             raise ValueError(f"limit_s={limit_s}: must be positive")
-        self._limit_s, self._recycle = limit_s, recycle
+        self._accept, self._limit_s, self._recycle = accept, limit_s, recycle
         self._idle: queue.LifoQueue[Judge | None] = queue.LifoQueue()
         for _ in range(workers):
             self._idle.put(None)
@@ -49,10 +52,17 @@ class Grader:
 
     def grade(self, gold: str, completion: str) -> Score:
         """1 for a completion whose last box holds an answer equal to `gold`, else 0."""
-        answer = last_boxed(completion)
-        if answer is None:
-            return self._score("no box", boxed=False)
-        return self._score(self.compare(gold, answer), boxed=True)
+        answer = self.answer(completion)
+        verdict = "no box" if answer is None else self.compare(gold, answer)
+        with self._lock:
+            self.counts[verdict] += 1
+        correct = verdict in ("string", "verified")
+        return Score(float(correct), correct, last_boxed(completion) is not None, verdict)
+
+    def answer(self, completion: str) -> str | None:
+        """What is graded of a completion: the content of its last box or, where accepted, its last number."""
+        boxed = last_boxed(completion)
+        return last_number(completion) if boxed is None and self._accept == "number" else boxed
 
     def compare(self, gold: str, answer: str) -> str:
         """The verdict on an answer without its box."""
@@ -70,12 +80,6 @@ class Grader:
                 if len(self._known) > CACHE:
                     self._known.popitem(last=False)
         return known
-
-    def _score(self, verdict: str, boxed: bool) -> Score:
-        with self._lock:
-            self.counts[verdict] += 1
-        correct = verdict in ("string", "verified")
-        return Score(float(correct), correct, boxed, verdict)
 
     def _judged(self, gold: str, answer: str) -> str:
         judge = self._idle.get()
@@ -104,7 +108,11 @@ class Grader:
 
     def describe(self) -> dict[str, Any]:
         packages = ("math-verify", "latex2sympy2_extended", "sympy")
-        return {"grader": "last box; strings; math-verify", "versions": {p: version(p) for p in packages}}
+        return {
+            "grader": "strings, then math-verify",
+            "accept": self._accept,
+            "versions": {p: version(p) for p in packages},
+        }
 
     def close(self) -> None:
         """End the processes. Waits for answers that are being judged."""

@@ -4,10 +4,11 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from lowcomm.workloads.arithmetic import ArithmeticText
 from lowcomm.workloads.images import Digits, ImageNet
 from lowcomm.workloads.text import Dclm, PyCode
 
-__all__ = ["Dclm", "Digits", "ImageNet", "PyCode", "Workload"]
+__all__ = ["ArithmeticText", "Dclm", "Digits", "ImageNet", "PyCode", "Workload"]
 
 
 class Workload(Protocol):
