@@ -22,10 +22,10 @@ from tabulate import tabulate
 def measure(model: str, workers: int, place: str, steps: int, device: str) -> dict:
     """In this process: two rounds, no warm-up, since memory matters more than the first step."""
     from lowcomm import models
+    from lowcomm.assembly import build_trainer, build_workload
     from lowcomm.config import checked, load_config
     from lowcomm.outer.workers import Wire
     from lowcomm.session import peak_memory, reset_peak_memory
-    from lowcomm.train import build_trainer, build_workload
 
     cfg = checked(load_config([
         f"model={model}", "workload.seq_len=64", "algorithm=isoloco", f"algorithm.inner_steps={max(1, steps // 2)}",

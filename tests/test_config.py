@@ -6,9 +6,9 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from lowcomm.assembly import inner_factory, swapped_under_tuned
 from lowcomm.blocks import ConfigError, build
 from lowcomm.config import CONF, Config, checked, digest, flat_keys, load_config, run_name
-from lowcomm.train import inner_factory, swapped_under_tuned
 
 
 def options(group: str) -> list[str]:

@@ -8,15 +8,10 @@ Start it again after any interruption: it resumes from its last checkpoint, bit 
 `run_overrides([...])`, which returns the record of the run.
 """
 
-import inspect
 import logging
-import pkgutil
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import hydra
 import torch
@@ -26,22 +21,28 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from lowcomm import checkpoint, models
-from lowcomm.blocks import ConfigError, build
+from lowcomm.assembly import (
+    Trainer,
+    as_config_error,
+    build_trainer,
+    build_workload,
+    swapped_under_tuned,
+    total_steps,
+    worker_batch,
+)
+from lowcomm.assembly import inner_factory as inner_factory  # also asked for under this name
+from lowcomm.blocks import ConfigError
 from lowcomm.config import CONF, checked, digest, load_config
-from lowcomm.inner import InnerStep
-from lowcomm.outer.loop import OuterLoop
 from lowcomm.outer.workers import Wire
 from lowcomm.results import record
 from lowcomm.results.describe import describe
 from lowcomm.run_dir import RunDir, run_dir_of
 from lowcomm.session import check_machine, process_group, reset_peak_memory, stop_signals, threads
 from lowcomm.tracking import Tracker
-from lowcomm.training import Rounds, Synchronous, check_finite, check_weights, tensor_bytes
+from lowcomm.training import Rounds, check_finite, check_weights, tensor_bytes
 from lowcomm.workloads import Workload
 
 log = logging.getLogger(__name__)
-Trainer = Synchronous | Rounds
-T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -129,78 +130,6 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire,
     folder.finish()
     wire.barrier()
     return result
-
-
-def swapped_under_tuned(cfg: DictConfig, overrides: list[str]) -> str | None:
-    """A note when a block of a preset was swapped while its numbers stay those tuned for the preset."""
-    blocks = [o for o in overrides if o.startswith("algorithm/")]
-    tuned = f"tuned/{cfg.model.name}_{cfg.algorithm.name}.yaml"
-    if not blocks or not (CONF / tuned).is_file():
-        return None
-    return f"{' '.join(blocks)}: the rates in conf/{tuned} were tuned without it; tune algorithm.inner.lr and outer.lr"
-
-
-def worker_batch(cfg: DictConfig) -> int:
-    """Samples of one inner step of one worker."""
-    return cfg.scale.batch // cfg.workers if cfg.budget == "shared" else cfg.scale.batch
-
-
-def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
-    """Rank 0 first, so that a corpus is prepared once; too little data for a batch is an error here."""
-    if wire.rank:
-        wire.barrier()
-    workload = build("workload", cfg.workload, seed=cfg.seed)
-    if not wire.rank:
-        wire.barrier()
-    batch = worker_batch(cfg)
-    as_config_error(workload.check, cfg.workers, batch, cfg.scale.eval_samples)
-    return workload
-
-
-def as_config_error(call: Callable[..., T], *args: Any) -> T:
-    """Rooms that know no configuration raise ValueError; before the first step it is one of the configuration."""
-    try:
-        return call(*args)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def total_steps(cfg: DictConfig, params: dict, workload: Workload) -> int:
-    """Inner steps of each worker; 20 tokens a parameter, say, become floor(20 N / tokens of one step of all workers).
-
-    Raises ConfigError when that is no step at all.
-    """
-    if cfg.scale.steps is not None:
-        return cfg.scale.steps
-    count = sum(p.numel() for p in params.values())
-    per_step = cfg.scale.batch * workload.units_per_sample * (cfg.workers if cfg.budget == "per_worker" else 1)
-    steps = int(cfg.scale.tokens_per_parameter * count // per_step)
-    if steps < 1:
-        why = f"{count} parameters make less than one step of {per_step} {workload.unit}; raise it or set scale.steps"
-        raise ConfigError(f"scale.tokens_per_parameter={cfg.scale.tokens_per_parameter}: {why}")
-    return steps
-
-
-def build_trainer(cfg: DictConfig, model: torch.nn.Module, params: dict, workload: Workload, wire: Wire, steps: int,
-                  batch: int, disk: Path | None = None) -> Trainer:  # fmt: skip
-    """Join the blocks: the inner step, and the outer loop if there is one."""
-    a = cfg.algorithm
-    inner_step = InnerStep(model, params, workload, a, cfg.scale, steps, cfg.seed)
-    inner = inner_factory(a.inner, model, params)
-    if a.inner_steps is None:
-        return Synchronous(inner_step, params, inner, wire, batch)
-    aggregator = build("algorithm.aggregator", a.aggregator)
-    loop = OuterLoop(params, partial(build, "algorithm.compressor", a.compressor), aggregator,
-                     partial(build, "algorithm.outer", a.outer), wire, cfg.seed)  # fmt: skip
-    return as_config_error(Rounds, inner_step, params, inner, wire, batch, a.inner_steps, loop, cfg.state, disk)
-
-
-def inner_factory(block: DictConfig, model: torch.nn.Module, params: dict) -> Callable[..., torch.optim.Optimizer]:
-    """Makes inner optimizers of the parameters; a target with an argument `matrices` gets names and hidden matrices."""
-    if "matrices" not in inspect.signature(pkgutil.resolve_name(block["_target_"])).parameters:
-        return partial(build, "algorithm.inner", block)
-    named, matrices = list(params.items()), models.hidden_matrices(model)
-    return lambda _: build("algorithm.inner", block, named, matrices=matrices)
 
 
 def restore(cfg: DictConfig, trainer: Trainer, tracker: Tracker, folder: RunDir, wire: Wire) -> tuple[int, bool]:

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from lowcomm import models
+from lowcomm.assembly import total_steps
 from lowcomm.config import checked, load_config
 from lowcomm.results.experiment import home, load, names
 from lowcomm.results.grid import at_scale, tuning_runs
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.reported import REPORTED, reported
-from lowcomm.train import total_steps
 
 EXPERIMENTS = [load(name) for name in names("isoloco")]
 CELLS = [(e, row) for e in EXPERIMENTS for row in at_scale(e, "paper") if row.overrides]

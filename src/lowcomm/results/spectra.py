@@ -13,12 +13,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lowcomm import models
+from lowcomm.assembly import build_trainer, build_workload
 from lowcomm.config import checked, load_config
 from lowcomm.outer import isotropy
 from lowcomm.outer.aggregate import mean
 from lowcomm.outer.workers import Wire
 from lowcomm.results.figures import STYLE
-from lowcomm.train import build_trainer, build_workload
 
 METHODS = ("svd", "gram", "newton-schulz", "newton-schulz-converged")
 
