@@ -14,18 +14,22 @@ FEW := scale.steps=32 scale.eval_every=32 scale.eval_samples=32 logger.progress=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env lint test smoke reproduce reproduce-gpa reproduce-isoloco tables notebooks bench clean
+.PHONY: help env env-vllm lint test test-vllm smoke reproduce reproduce-gpa reproduce-isoloco tables notebooks bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 env: $(READY) ## install the locked environment into .venv (2.5 GB; 2.5 minutes, 6 on a busy machine)
+env-vllm: .venv-vllm/.ready ## install vLLM for CPUs, an environment of its own in .venv-vllm
 
 $(READY): requirements.lock
+.venv-vllm/.ready: requirements-vllm.lock
+.venv-vllm/.ready: ONLY := --only
+$(READY) .venv-vllm/.ready:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || { \
 	  echo "make env: Python 3.11 is needed; '$(PYTHON)' is: $$($(PYTHON) --version 2>&1 | head -n 1)"; \
 	  echo "Install Python 3.11 and run 'make env PYTHON=/path/to/python3.11', or use conda: see environment.yml"; exit 1; }
-	@$(PYTHON) tools/environment.py --venv $(VENV) --index "$(TORCH_INDEX)"
+	@$(PYTHON) tools/environment.py --venv $(@D) --lock $< $(ONLY) --index "$(TORCH_INDEX)"
 
 lint: $(READY) ## style of the code, outputs left in notebooks (seconds)
 	$(PY) -m ruff check .
@@ -34,6 +38,9 @@ lint: $(READY) ## style of the code, outputs left in notebooks (seconds)
 
 test: $(READY) ## the test suite (5 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) -m 'not slow' tests
+
+test-vllm: .venv-vllm/.ready ## the receiver in a real vLLM engine, on the CPU
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m 'not slow' tests/vllm
 
 smoke: $(READY) ## a few steps of every algorithm preset, on text and on images (30 short runs)
 	rm -rf runs/smoke

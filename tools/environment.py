@@ -1,4 +1,4 @@
-"""Builds the environment from requirements.lock: `make env` runs this with the standard library alone.
+"""Builds an environment from a lock: `make env` and `make env-vllm` run this with the standard library alone.
 
 Interrupted at any point it can be started again: an environment without its stamp is rebuilt from nothing, one whose
 stamp names another lock is brought up to date. The stamp is written last and holds the lock's SHA-256.
@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK = ROOT / "requirements.lock"
-NEEDED_GB = 4  # 2.5 GB for the environment with the CPU build of torch, and room for pip to unpack
+NEEDED_GB = 4  # 2.5 GB for either environment with the CPU build of torch, and room for pip to unpack
 
 REMEDIES = (
     (r"No space left|Errno 28|Disk quota", "The disk is full: free some space (or point TMPDIR to another disk)."),
@@ -33,7 +32,7 @@ REMEDIES = (
 
 
 def fail(message: str) -> None:
-    sys.exit(f"\nmake env: {message}")
+    sys.exit(f"\nenvironment: {message}")
 
 
 def check_place(venv: Path) -> None:
@@ -52,9 +51,9 @@ def remedy(log: str) -> str:
     return "The message above says why."
 
 
-def run(*command: str | Path) -> None:
+def run(lock: Path, *command: str | Path) -> None:
     """Runs a command, shows its output line by line, and ends with one remedy when it fails."""
-    pinned = {"PIP_CONSTRAINT": str(LOCK), "PIP_BUILD_CONSTRAINT": str(LOCK)}  # builds use the lock's setuptools too
+    pinned = {"PIP_CONSTRAINT": str(lock), "PIP_BUILD_CONSTRAINT": str(lock)}  # builds use the lock's setuptools too
     log = []
     with subprocess.Popen(
         list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | pinned
@@ -63,24 +62,28 @@ def run(*command: str | Path) -> None:
             print(line, end="", flush=True)
             log.append(line)
     if process.returncode:
-        fail(f"{remedy(''.join(log))} Then run `make env` again: it starts over and is safe to repeat.")
+        fail(f"{remedy(''.join(log))} Then run it again: it starts over and is safe to repeat.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--venv", type=Path, required=True, help="folder of the environment")
+    parser.add_argument("--lock", type=Path, required=True, help="exact versions of everything")
+    parser.add_argument("--only", action="store_true", help="install the lock's lines and nothing that they ask for")
     parser.add_argument("--index", default="", help="address of a further package index, for another build of torch")
     args = parser.parse_args()
-    venv, stamp, digest = args.venv, args.venv / ".ready", hashlib.sha256(LOCK.read_bytes()).hexdigest()
+    venv, stamp, lock = args.venv, args.venv / ".ready", args.lock.absolute()
+    digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     check_place(venv)
     if not stamp.exists():
-        run(sys.executable, "-m", "venv", "--clear", venv)
+        run(lock, sys.executable, "-m", "venv", "--clear", venv)
     elif stamp.read_text() == digest:
         stamp.touch()
         return
     stamp.unlink(missing_ok=True)
-    install = (venv / "bin" / "python", "-m", "pip", "install")
-    run(*install, *(["--extra-index-url", args.index] if args.index else []), "-r", LOCK)
+    install = (lock, venv / "bin" / "python", "-m", "pip", "install")
+    options = [*(["--extra-index-url", args.index] if args.index else []), *(["--no-deps"] if args.only else [])]
+    run(*install, *options, "-r", lock)
     run(*install, "--no-deps", "-e", ROOT)
     stamp.write_text(digest)
     print(f"\n{venv} is ready.")

@@ -1,0 +1,68 @@
+"""Starts a vLLM server that follows patches, from any Python, also one without vLLM."""
+
+import os
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+ENVIRONMENT = {
+    "VLLM_SERVER_DEV_MODE": "1",  # the routes that pause and update
+    "VLLM_PLUGINS": "pulse",
+    "PULSE_VLLM_NO_PREPACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+
+
+class Server:
+    """`vllm.entrypoints.openai.api_server` on a folder, on loopback; a context manager that stops it at the end.
+
+    ``python``: of the environment that has vLLM. ``args``: further options of the server. ``log``: where it writes.
+    """
+
+    def __init__(self, python: Path | str, model: Path | str, log: Path, args: Sequence[str] = (), port: int = 0):
+        self.port = port or _free_port()
+        self.url, self.log = f"http://127.0.0.1:{self.port}", log
+        command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--weight-transfer-config", '{"backend": "pulse"}']
+        command += ["--worker-extension-cls", "pulse_vllm.extension.Inspect", "--enable-prompt-tokens-details", *args]
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | ENVIRONMENT)
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def wait(self, seconds: float = 300) -> None:
+        """Until it answers. Raises RuntimeError with the end of its log if it ends before, or takes longer."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+                return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.5)
+        tail = self.log.read_text(errors="replace")[-3000:]
+        raise RuntimeError(f"the server ended or did not answer in {seconds:g} s; the end of {self.log}:\n{tail}")
+
+    def stop(self, seconds: float = 30) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
