@@ -41,8 +41,8 @@ class RolloutConfig:
     wait_limit_s: float = MISSING
 
 
-class Stop(Exception):
-    """SIGTERM or SIGINT."""
+class Stop(BaseException):
+    """SIGTERM or SIGINT; no failure of a job, hence no Exception."""
 
 
 def load(overrides: list[str]) -> DictConfig:
@@ -57,7 +57,7 @@ def load(overrides: list[str]) -> DictConfig:
             OmegaConf.structured(RolloutConfig), OmegaConf.load(CONF), OmegaConf.from_dotlist(overrides)
         )
     except OmegaConfBaseException as error:
-        raise ConfigError(str(error).splitlines()[0]) from error
+        raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise ConfigError(f"{missing[0]}: has no value; see conf/rollout.yaml")
     for key, options in {"engine": ("transformers", "vllm"), "device": ("cpu", "cuda")}.items():

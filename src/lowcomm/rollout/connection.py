@@ -43,6 +43,8 @@ class Connection:
         threading.Thread(target=self._write, name="rollout-write", daemon=True).start()
         with dispatcher.change:
             dispatcher.workers.append(self)
+            if dispatcher.wanted is not None:
+                self.outbox.put(("follow", {"version": dispatcher.wanted}))
             dispatcher.change.notify_all()
 
     def take(self, task: Task, now: float) -> None:

@@ -60,6 +60,7 @@ class Dispatcher:
         self.change = threading.Condition()  # guards all below
         self.workers: list[Connection] = []
         self.tasks: dict[str, Task] = {}  # open or running, in order
+        self.wanted: int | None = None  # what workers are asked to follow to
         self.expected: dict[int, str] = {}  # version -> digest that the trainer published
         self.counts: Counter[str] = Counter()
         self.verified: set[int] = set()  # versions that some worker has held bit for bit
@@ -80,13 +81,21 @@ class Dispatcher:
         with self.change:
             self.expected[version] = digest
 
-    def follow(self, version: int, wait_s: float = 0.0) -> int:
-        """Ask every worker to take ``version`` between its jobs; after waiting, how many of those here stand on it."""
+    def follow(self, version: int, wait_s: float = 0.0, at_least: int = 0) -> int:
+        """Ask all workers, and those that join later, to take ``version`` between their jobs; until `generate`.
+
+        Waits until all that are here stand on it, and ``at_least`` so many. Returns how many do.
+        """
         with self.change:
+            self.wanted = version
             for worker in self.workers:
-                worker.outbox.put(("follow", {"version": version}))
-            self.change.wait_for(lambda: all(w.version == version for w in self.workers), timeout=wait_s)
-            return sum(w.version == version for w in self.workers)
+                if worker.version != version:
+                    worker.outbox.put(("follow", {"version": version}))
+            self.change.wait_for(lambda: self._standing(version) >= max(at_least, len(self.workers)), timeout=wait_s)
+            return self._standing(version)
+
+    def _standing(self, version: int) -> int:
+        return sum(w.version == version for w in self.workers)
 
     def generate(self, jobs: list[Job], at_least: int, at_most: int) -> list[list[Completion]]:
         """Completions of every job in order, from weights of ``at_least`` to ``at_most``, stated in each of them.
@@ -97,7 +106,7 @@ class Dispatcher:
             raise ValueError(f"versions {at_least} to {at_most}: none is allowed")
         tasks = [Task(secrets.token_hex(8), job, at_least, at_most) for job in jobs]
         with self.change:
-            self.tasks = {t.id: t for t in tasks}
+            self.wanted, self.tasks = None, {t.id: t for t in tasks}
             try:
                 self._wait(tasks)
             finally:
