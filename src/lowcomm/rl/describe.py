@@ -2,7 +2,7 @@
 
 `outcome.metrics.loss` and the curve's `loss` are the error rate, 1 - Pass@1 of the greedy answers, since RL has no
 held-out loss; `outcome.bytes` are the ledger's totals; `outcome.curve` has one entry an evaluation; `outcome.steps_of`
-one entry an optimizer step (reward, densities, seconds ...).
+one entry an optimizer step (reward, densities, seconds ...); `outcome.paired` compares the first answers with the last.
 """
 
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ from torch import Tensor
 from lowcomm.config import digest, identity, run_name
 from lowcomm.results import provenance
 from lowcomm.results.describe import local, weights_hash
-from lowcomm.rl import ledger
+from lowcomm.rl import evaluation, ledger
 from lowcomm.session import peak_memory
 from lowcomm.tasks import Task
 from lowcomm.tracking import read_metrics
@@ -62,6 +62,7 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None
             "steps": steps[-1]["step"],
             "curve": {"step": [e["step"] for e in evals]}
             | {k.removeprefix("eval/"): [e.get(k) for e in evals] for k in names},
+            "paired": evaluation.paired(run_dir, evals[0]["step"], evals[-1]["step"]),
             "steps_of": columns(steps),
             "bytes": ledger.totals(ledger.read(run_dir)),
             "memory": {**memory, "peak": peak_memory()},
