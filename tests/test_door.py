@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lowcomm.blocks import ConfigError
-from lowcomm.config import LoggerConfig
+from lowcomm.schema import LoggerConfig
 from lowcomm.tracking import Tracker, read_metrics
 from tests.runs import TINY, run
 

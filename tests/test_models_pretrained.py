@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from lowcomm.blocks import ConfigError
-from lowcomm.config import ModelConfig
 from lowcomm.models import FAMILIES, build, parameter_count, parameters
+from lowcomm.schema import ModelConfig
 from tests.test_models import TINY, same, tiny
 
 SHA = "0123456789abcdef0123456789abcdef01234567"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from lowcomm.config import AlgorithmConfig, ScaleConfig, ScheduleConfig
+from lowcomm.schema import AlgorithmConfig, ScaleConfig, ScheduleConfig
 from lowcomm.workloads import Workload
 
 

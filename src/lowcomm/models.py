@@ -35,7 +35,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 from lowcomm import packaged
 from lowcomm.blocks import ConfigError, nearest
 from lowcomm.byte_tokenizer import EOS, PAD, SIZE, byte_tokenizer
-from lowcomm.config import ModelConfig
+from lowcomm.schema import ModelConfig
 
 # family: (config class, model class, model types of the checkpoints it can load)
 FAMILIES = {

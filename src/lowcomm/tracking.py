@@ -23,7 +23,7 @@ from typing import Any
 from tqdm import tqdm
 
 from lowcomm.blocks import ConfigError
-from lowcomm.config import LoggerConfig
+from lowcomm.schema import LoggerConfig
 
 
 class Tracker:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowcomm.config import AlgorithmConfig, ScaleConfig, ScheduleConfig
 from lowcomm.inner import InnerStep
 from lowcomm.outer.aggregate import mean
 from lowcomm.outer.compress import Identity
 from lowcomm.outer.loop import OuterLoop
 from lowcomm.outer.workers import Wire
+from lowcomm.schema import AlgorithmConfig, ScaleConfig, ScheduleConfig
 from lowcomm.training import Rounds, Synchronous
 from tests.reference.diloco import diloco
 from tests.toys import Point, Quadratic, Regression, net

@@ -6,7 +6,6 @@ import pytest
 import schedulefree
 import torch
 
-from lowcomm.config import AlgorithmConfig, ScaleConfig, ScheduleConfig
 from lowcomm.inner import InnerStep
 from lowcomm.optim import GPAAdamW, MuonAdamW
 from lowcomm.outer.aggregate import dare, iso_c, keyed_generator, mean, sparsify
@@ -14,6 +13,7 @@ from lowcomm.outer.compress import Identity
 from lowcomm.outer.loop import OuterLoop, needs_only_mean
 from lowcomm.outer.shelf import Shelf
 from lowcomm.outer.workers import Wire
+from lowcomm.schema import AlgorithmConfig, ScaleConfig, ScheduleConfig
 from lowcomm.training import Rounds
 from tests.toys import Point, Quadratic, Regression, net
 
