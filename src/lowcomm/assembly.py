@@ -50,7 +50,10 @@ def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
 
 
 def as_config_error(call: Callable[..., T], *args: Any) -> T:
-    """Rooms that know no configuration raise ValueError; before the first step it is one of the configuration."""
+    """Rooms that know no configuration raise ValueError; before the first step it is one of the configuration.
+
+    Returns what the call returns. Raises ConfigError in place of ValueError.
+    """
     try:
         return call(*args)
     except ValueError as error:

@@ -63,7 +63,7 @@ def check_kind(key: str, value: Any, default: Any) -> None:
 
 
 def build(path: str, block: DictConfig, *args: Any, **kwargs: Any) -> Any:
-    """Instantiate a block; an error of the target's own range checks comes back with the block's path."""
+    """Instantiate a block. Raises ConfigError with the block's path for an error of the target's own range checks."""
     try:
         return instantiate(OmegaConf.to_container(block, resolve=True), *args, **kwargs, _convert_="all")
     except Exception as error:

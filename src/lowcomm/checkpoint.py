@@ -88,10 +88,12 @@ def load(checkpoint: Path, device: torch.device | str = "cpu") -> tuple[int, dic
 
 
 def complete(folder: Path) -> list[Path]:
+    """Whole checkpoints of a run, the oldest first; none where there is no folder."""
     return sorted(folder.glob("tick-*")) if folder.is_dir() else []
 
 
 def write_tensors(path: Path, state: dict) -> None:
+    """A nested state of tensors and plain values, flushed to the disk before it returns."""
     with path.open("wb") as file:
         torch.save(state, file)
         file.flush()
@@ -110,6 +112,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
+    """Make what was renamed in a folder survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -118,5 +121,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256(path: Path) -> str:
+    """Of a file's bytes, 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -86,12 +86,13 @@ def parameter_count(cfg: ModelConfig) -> int:
 
 
 def random_model(cfg: ModelConfig) -> PreTrainedModel:
+    """The architecture with random weights, on the current default device. Raises ConfigError."""
     config = architecture(cfg) if cfg.weights == "random" else checkpoint_architecture(cfg, checkpoint_folder(cfg))
     return FAMILIES[cfg.family][1](config)
 
 
 def architecture(cfg: ModelConfig) -> PreTrainedConfig:
-    """`model.config` as the family's Hugging Face config, every key and the rotary parameters checked."""
+    """`model.config` as the family's Hugging Face config, checked to the last key. Raises ConfigError."""
     if cfg.family not in FAMILIES:
         raise ConfigError(f"model.family={cfg.family}: one of {', '.join(FAMILIES)}{nearest(cfg.family, FAMILIES)}")
     if cfg.weights not in ("random", "hub", "local", "package"):
@@ -119,6 +120,7 @@ def architecture(cfg: ModelConfig) -> PreTrainedConfig:
 
 
 def check_keys(path: str, node: dict[str, Any], known: set[str], owner: str) -> None:
+    """Raises ConfigError with the nearest key for one that `owner` does not have; `path` is that of `node`."""
     for key in node:
         if key not in known:
             hint = nearest(key, known) or f"; known: {', '.join(sorted(known))}"
@@ -126,7 +128,7 @@ def check_keys(path: str, node: dict[str, Any], known: set[str], owner: str) -> 
 
 
 def check_rope(path: str, node: dict[str, Any]) -> None:
-    """Hugging Face only warns of a misspelt key here, and goes on with the default frequencies."""
+    """Raises ConfigError for a misspelt key, where Hugging Face only warns and takes the default frequencies."""
     if any(isinstance(value, dict) for value in node.values()):  # one dictionary for each kind of layer (Gemma)
         check_keys(path, node, {"full_attention", "sliding_attention"}, "a model with several kinds of layers")
         for kind, inner in node.items():
@@ -139,13 +141,14 @@ def check_rope(path: str, node: dict[str, Any]) -> None:
 
 
 def without_cache(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The same config, changed in place: a training forward pass keeps no keys and values."""
     if hasattr(config, "use_cache"):
         config.use_cache = False
     return config
 
 
 def pretrained_model(cfg: ModelConfig) -> PreTrainedModel:
-    """The weights of a safetensors folder (sharded or not), every tensor accounted for."""
+    """The weights of a safetensors folder (sharded or not), every tensor accounted for. Raises ConfigError."""
     folder = checkpoint_folder(cfg)
     config = checkpoint_architecture(cfg, folder)
     multimodal = json.loads((folder / "config.json").read_text())["model_type"] == "gemma3"
@@ -171,7 +174,7 @@ def pretrained_model(cfg: ModelConfig) -> PreTrainedModel:
 
 
 def checkpoint_architecture(cfg: ModelConfig, folder: Path) -> PreTrainedConfig:
-    """The checkpoint's own config; what `model.config` says of the computation must agree with it."""
+    """The checkpoint's own config, with which `model.config` must agree. Raises ConfigError."""
     raw = json.loads((folder / "config.json").read_text())
     config_class, _, kinds = FAMILIES[cfg.family]
     if (kind := raw.get("model_type")) not in kinds:
@@ -194,7 +197,7 @@ def checkpoint_architecture(cfg: ModelConfig, folder: Path) -> PreTrainedConfig:
 
 def checkpoint_folder(cfg: ModelConfig) -> Path:
     """The folder with config.json, safetensors and tokenizer: `model.path`, a package's (converted once), or the hub's
-    snapshot (cached, else downloaded).
+    snapshot (cached, else downloaded). Raises ConfigError.
     """
     architecture(cfg)  # a mistake in the config should not wait for a download
     if cfg.weights == "local":
@@ -226,6 +229,7 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
 
 
 def source(cfg: ModelConfig) -> str:
+    """Where the weights come from, as the configuration says it; for messages."""
     where = {"local": f"path={cfg.path}", "package": f"weights=package ({cfg.hub})"}
     return where.get(cfg.weights, f"hub={cfg.hub}@{cfg.revision}")
 

@@ -95,7 +95,7 @@ def convert(hub: str, package: Package, out: Path) -> None:
 
 @contextmanager
 def whole_file(package: Package, aside: Path) -> Iterator[Path]:
-    """The GGUF file, its SHA-256 checked. Parts are joined under `aside` and removed again.
+    """The GGUF file, its SHA-256 checked. Parts are joined under `aside` and removed again. Raises ConfigError.
 
     The packages are found and not imported: they would import what they need to run, which is not installed.
     """
@@ -120,6 +120,7 @@ def whole_file(package: Package, aside: Path) -> Iterator[Path]:
 
 
 def module_folder(module: str, package: Package) -> Path:
+    """Where the module's files lie, without importing it. Raises ConfigError when it is not installed."""
     spec = importlib.util.find_spec(module)
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(

@@ -137,7 +137,7 @@ def show(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> None
 
 
 def select(experiment: str | None, paper: str | None) -> list[Experiment]:
-    """The experiments that `experiment=` or `paper=` names, or all of them."""
+    """The experiments that `experiment=` or `paper=` names, or all of them. Raises ValueError."""
     if experiment and paper:
         raise ValueError(f"experiment={experiment} paper={paper}: give one of them")
     chosen = [experiment] if experiment else experiments.names(paper)
@@ -158,6 +158,10 @@ def check_evidence(scale: str) -> None:
 
 @hydra.main(version_base="1.3", config_path="../../conf", config_name="reproduce")
 def main(cfg: DictConfig) -> None:
+    """The command: run and record what is missing, then write tables, figures and the page of claims.
+
+    A ValueError of any part ends in one line.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     records = record.ROOT / cfg.records
     try:

@@ -20,6 +20,7 @@ ROOT = Path(os.environ.get("LOWCOMM_RUNS", "runs"))
 
 
 def run_dir_of(cfg: DictConfig) -> Path:
+    """The run's folder: the one given, or the one that its configuration names."""
     return Path(cfg.run_dir) if cfg.run_dir else ROOT / run_name(cfg)
 
 
@@ -57,7 +58,7 @@ class RunDir:
             write_bytes(self.stored, json.dumps(self.identity, indent=1, sort_keys=True).encode())
 
     def need_space(self, nbytes: int) -> None:
-        """Refuse to start when the disk can't hold two checkpoints and the one being written."""
+        """Refuse to start when the disk can't hold two checkpoints and the one being written. Raises ConfigError."""
         if not self.leader:
             return
         held = sum(f.stat().st_size for f in self.checkpoints.rglob("*"))  # of a run begun before: they make way
@@ -74,6 +75,7 @@ class RunDir:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def release(self) -> None:
+        """Let another process claim the folder."""
         if self.lock:
             self.lock.close()
 

@@ -57,6 +57,7 @@ def process_group(device: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def threads(count: int) -> Iterator[None]:
+    """So many OpenMP threads within the block, as many as before after it."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

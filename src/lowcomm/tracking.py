@@ -71,6 +71,7 @@ class Tracker:
         return os.fstat(self.file.fileno()).st_size
 
     def log(self, step: int, values: dict[str, float]) -> None:
+        """One line of `metrics.jsonl`: the step, the values, seconds so far, units per second since the last line."""
         if not self.active:
             return
         now = time.perf_counter()
@@ -89,6 +90,7 @@ class Tracker:
         self.last_step, self.last_time = step, now
 
     def close(self) -> None:
+        """End file, bar and W&B run."""
         if self.active:
             self.file.close()
             self.bar.close()
@@ -116,4 +118,5 @@ def start_wandb(run_dir: Path, cfg: LoggerConfig) -> Any:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, float]]:
+    """The lines of a run's `metrics.jsonl`, in their order."""
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

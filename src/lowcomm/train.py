@@ -74,7 +74,10 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
 
 
 def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire, folder: RunDir) -> dict[str, Any]:
-    """The run itself, from nothing or from its last checkpoint."""
+    """The run itself, from nothing or from its last checkpoint.
+
+    Raises as `run` does: Stopped, FloatingPointError, ConfigError.
+    """
     started = datetime.now(UTC)
     reset_peak_memory()
     workload = build_workload(cfg, wire)
@@ -171,6 +174,9 @@ def digest_of(overrides: list[str]) -> str:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def main(cfg: DictConfig) -> float:
+    """The command: one configuration, trained; mistakes and interruptions end in one line. Returns the loss for
+    sweeps.
+    """
     try:
         result = run(cfg, list(HydraConfig.get().overrides.task))
     except ConfigError as error:

@@ -35,13 +35,19 @@ class Synchronous:
 
     @property
     def step(self) -> int:
+        """Inner steps done; every one of them is shared by all workers."""
         return self.worker.step
 
     @property
     def done(self) -> bool:
+        """Whether all steps are done."""
         return self.step >= self.inner_step.steps
 
     def advance(self) -> Report:
+        """One step: gradients of all workers averaged in worker order, then the optimizer's update.
+
+        Raises FloatingPointError when the loss is not finite; the weights are then those before the step.
+        """
         step, workers = self.worker.step, self.wire.workers
         losses, gradients = [], []
         for index in self.wire.local:
@@ -62,6 +68,7 @@ class Synchronous:
         return report
 
     def evaluation(self) -> contextlib.AbstractContextManager:
+        """Within it the parameters hold the point that is evaluated and saved: x of an averaging optimizer."""
         return evaluation_point(self.worker.optimizer, self.params)
 
     def state_bytes(self) -> dict[str, int]:
@@ -69,12 +76,15 @@ class Synchronous:
         return {"optimizer": tensor_bytes(self.worker.optimizer.state_dict())}
 
     def shared_state(self) -> dict:
+        """What every rank has alike: step, weights, optimizer."""
         return self.worker.state_dict()
 
     def worker_states(self) -> dict[int, dict]:
+        """Nothing belongs to one worker alone."""
         return {}
 
     def load(self, shared: dict, worker_state: Callable[[int], dict]) -> None:
+        """Go on from `shared_state` of an earlier session."""
         self.worker.load_state_dict(shared)
 
 
@@ -103,9 +113,14 @@ class Rounds:
 
     @property
     def done(self) -> bool:
+        """Whether the outer step that ends the run is done."""
         return self.step >= self.inner_step.steps
 
     def advance(self) -> Report | None:
+        """One inner step of one local worker; after the last of a round the outer step, and its report, else None.
+
+        Raises FloatingPointError when a loss or a pseudo-gradient is not finite; theta is then as before the round.
+        """
         end = min(self.step + self.inner_steps, self.inner_step.steps)
         # None is left where a checkpoint from within the round came from fewer ranks, which were at other workers.
         left = [(place, worker) for place, worker in enumerate(self.workers) if worker.step < end]
@@ -150,9 +165,11 @@ class Rounds:
         return {"optimizer": sum(parts.values()), **parts}
 
     def shared_state(self) -> dict:
+        """What every rank has alike: theta, outer optimizer, round."""
         return self.loop.state_dict()
 
     def worker_states(self) -> dict[int, dict]:
+        """By worker index: weights, moments, residual, losses of this round. May be taken within a round."""
         if self.inside:
             self.inside.leave(end_of_round=False)
             self.inside = None  # it comes in again
@@ -162,6 +179,7 @@ class Rounds:
         }
 
     def load(self, shared: dict, worker_state: Callable[[int], dict]) -> None:
+        """Go on from `shared_state` and, asked for by index, the local workers' states."""
         self.loop.load_state_dict(shared)
         self.losses = []
         for worker in self.workers:
@@ -173,6 +191,7 @@ class Rounds:
 
 
 def check_finite(loss: float, step: int, worker: int | None = None) -> None:
+    """Raises FloatingPointError with step, worker and remedy for a loss that is infinite or not a number."""
     if not abs(loss) < float("inf"):
         where = f"step {step}" + ("" if worker is None else f", worker {worker}")
         raise FloatingPointError(f"the loss is {loss} at {where}; lower the learning rate or set algorithm.clip")

@@ -67,7 +67,10 @@ class GPA(Optimizer):
         return bool(self.param_groups) and self.param_groups[0]["train_mode"]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's; the new parameters start with x = y = z, in the current mode."""
+        """As torch's; the new parameters start with x = y = z, in the current mode.
+
+        Raises ValueError naming the setting that is out of range.
+        """
         super().add_param_group(param_group | {"train_mode": self.training})
         group = self.param_groups.pop()
         if not 0 <= group["mu_x"] <= 1:

@@ -87,7 +87,8 @@ def isotropize(matrix: Tensor, method: Method = "gram", scale: Scale = "mean") -
 def clip(matrix: Tensor, side: Literal["high", "low"], method: Literal["svd", "gram"] = "gram") -> Tensor:
     """Half of the isotropic correction: singular values above (``high``) or below (``low``) the mean are set to it.
 
-    Source: the CLIP_HIGH and CLIP_LOW ablations. Null directions stay null. Raises ValueError as :func:`polar` does.
+    ``(n, m)`` to ``(n, m)``. Source: the CLIP_HIGH and CLIP_LOW ablations. Null directions stay null.
+    Raises ValueError as :func:`polar` does.
     """
     if side not in ("high", "low"):
         raise ValueError(f"side={side!r}: choose high or low")
@@ -96,7 +97,10 @@ def clip(matrix: Tensor, side: Literal["high", "low"], method: Literal["svd", "g
 
 
 def map_spectrum(matrix: Tensor, transform: Callable[[Tensor], Tensor], method: Literal["svd", "gram"]) -> Tensor:
-    """``U diag(transform(sigma)) V^T``; ``transform`` sees the ``r`` float64 singular values, null ones as zero."""
+    """``U diag(transform(sigma)) V^T``; ``transform`` sees the ``r`` float64 singular values, null ones as zero.
+
+    Raises ValueError.
+    """
     unit, power = _unit(matrix)
     if method == "svd":
         u, sigma, vh = torch.linalg.svd(unit, full_matrices=False)
@@ -141,7 +145,7 @@ def triplets(
 
 
 def spectrum(matrix: Tensor) -> Tensor:
-    """The ``r`` singular values, descending, float64, null ones as zero; the numerical rank is their ``count_nonzero``.
+    """The ``(r,)`` singular values, descending, float64, null ones as zero: ``count_nonzero`` is the numerical rank.
 
     Raises ValueError as :func:`polar` does.
     """

@@ -40,6 +40,7 @@ class Shelf:
             self.tensors[name] = flat.view(t.shape)
 
     def put(self, tensors: dict[str, Tensor]) -> None:
+        """Copy tensors of the known names, shapes and dtypes onto the shelf, from any device."""
         for name, t in tensors.items():
             self.tensors[name].copy_(t)
             self.let_go(name)

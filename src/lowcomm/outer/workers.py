@@ -56,7 +56,25 @@ class Wire:
             dist.broadcast(running, src=self.ranks - 1)
         return running
 
+    def gather_bytes(self, local: list[bytes]) -> list[bytes]:
+        """One byte string of each local worker to those of all workers in their order, on every rank.
+
+        Their lengths differ, so every rank sends its own to all others: the bytes themselves, no padding.
+        """
+        if self.ranks == 1:
+            return local
+        lengths = self.gather(torch.tensor([len(b) for b in local])).view(self.ranks, -1)
+        parts = [torch.empty(int(n), dtype=torch.uint8) for n in lengths.sum(1)]
+        parts[self.rank] = torch.frombuffer(bytearray(b"".join(local)), dtype=torch.uint8)
+        for work in [dist.broadcast(part, src=rank, async_op=True) for rank, part in enumerate(parts)]:
+            work.wait()
+        found = []
+        for part, sizes in zip(parts, lengths.tolist(), strict=True):
+            found += [bytes(piece.numpy()) for piece in part.split(sizes)]
+        return found
+
     def barrier(self) -> None:
+        """Wait for all ranks; nothing where there is one."""
         if self.ranks > 1:
             dist.barrier()
 
@@ -93,6 +111,7 @@ class Worker:
 
     @property
     def device(self) -> torch.device:
+        """Where the shared model is, and so where this worker steps."""
         return next(iter(self.params.values())).device
 
     @torch.no_grad()
@@ -162,9 +181,11 @@ class Worker:
             self.optimizer.state[self.params[parameter]][key] = tensor
 
     def state_dict(self) -> dict:
+        """Step count, weights by name, and the inner optimizer's state; tensors are not copied."""
         return {"step": self.step, "weights": dict(self.weights), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
+        """In place, from `state_dict` of a worker of the same parameters; an idle one lies down again."""
         self.step = state["step"]
         self.optimizer.load_state_dict(state["optimizer"])
         for name, weight in self.weights.items():

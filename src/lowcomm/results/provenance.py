@@ -65,4 +65,5 @@ def source_state(root: Path = ROOT) -> dict[str, str | None]:
 
 
 def git(root: Path, *arguments: str) -> str:
+    """Output of a git command in the checkout at `root`. Raises CalledProcessError when it fails."""
     return subprocess.run(["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True).stdout

@@ -45,6 +45,7 @@ def landscape(ax: Axes, bowls: Bowls, box: tuple[float, float, float, float]) ->
 
 
 def trace(ax: Axes, path: Path, **style) -> None:
+    """A path through the plane; `style` is matplotlib's."""
     points = torch.stack(path).numpy()
     ax.plot(points[:, 0], points[:, 1], **style)
 

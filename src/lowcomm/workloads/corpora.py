@@ -35,6 +35,7 @@ def held_out(sha256: str, share: float) -> bool:
 
 
 def text_sha256(text: str) -> str:
+    """Of the text in UTF-8, 64 hexadecimal digits."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
@@ -51,7 +52,7 @@ def stdlib_files() -> list[tuple[str, Path]]:
 
 
 def package_files(package: str) -> list[tuple[str, Path]]:
-    """(name, path) of the modules of an installed package, which is not imported."""
+    """(name, path) of the modules of an installed package, which is not imported. Raises ValueError."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         raise ValueError(

@@ -14,7 +14,10 @@ TRAIN = "train:"
 
 
 def load_tokenizer(spec: str, revision: str | None, eos_token: str | None) -> tuple[Tokenizer, int]:
-    """Tokenizer and end-of-text id from a `tokenizer.json`, a local folder, or the hub at the commit `revision`."""
+    """Tokenizer and end-of-text id from a `tokenizer.json`, a local folder, or the hub at the commit `revision`.
+
+    Raises ValueError.
+    """
     path = Path(spec)
     if path.is_file():
         tokenizer = Tokenizer.from_file(spec)
@@ -36,7 +39,10 @@ def load_tokenizer(spec: str, revision: str | None, eos_token: str | None) -> tu
 
 
 def train_tokenizer(spec: str, source: Local | Hub, root: Path, holdout: float, on_error: str) -> tuple[Tokenizer, int]:
-    """train:N, a byte-level BPE of N entries from the training side of the first shard's texts; kept under `root`."""
+    """train:N, a byte-level BPE of N entries from the training side of the first shard's texts; kept under `root`.
+
+    Raises ValueError.
+    """
     size = spec.removeprefix(TRAIN)
     if not size.isdecimal():
         raise ValueError(f"workload.tokenizer={spec}: after {TRAIN} comes the number of entries, such as {TRAIN}512")

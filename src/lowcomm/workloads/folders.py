@@ -50,6 +50,7 @@ class ClassFolder:
         return Images(np.array(labels, dtype=np.int64), lambda i: ((root / names[i]).read_bytes(), names[i]))
 
     def describe(self) -> dict[str, Any]:
+        """Hash of all file names; of a folder there is no revision."""
         return {"hub": None, "revision": None, "manifest_sha256": digest(self._names)}  # names: hashing takes hours
 
 
@@ -84,6 +85,7 @@ class HubImages:
         self.train, self.heldout = images("train"), images("validation")
 
     def describe(self) -> dict[str, Any]:
+        """Repository and commit."""
         return {"hub": self._hub, "revision": self._revision}
 
 

@@ -8,6 +8,7 @@ from torch import nn
 
 
 def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter lies."""
     return next(model.parameters()).device
 
 

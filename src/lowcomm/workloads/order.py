@@ -46,7 +46,7 @@ class Order:
             )
 
     def positions(self, worker: int, workers: int, step: int, size: int) -> np.ndarray:
-        """int64 `(size,)`: places in the endless sequence of epochs."""
+        """int64 `(size,)`: places in the endless sequence of epochs. Raises ValueError."""
         self.check(workers, size)
         if not 0 <= worker < workers:
             raise ValueError(f"worker={worker}: must be between 0 and {workers - 1}, there are {workers} workers")

@@ -15,7 +15,7 @@ DRAIN = 1 << 20
 
 
 def find_shards(folder: Path) -> list[tuple[str, Path]]:
-    """(name relative to the folder, path) of every shard in or under `folder`, sorted by name."""
+    """(name relative to the folder, path) of every shard in or under `folder`, sorted by name. Raises ValueError."""
     if not folder.is_dir():
         raise ValueError(f"workload.path={folder}: no such folder; give the folder that holds the shards")
     files = sorted((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*") if p.is_file())
@@ -34,6 +34,7 @@ class Skips:
         self._raise = on_error == "raise"
 
     def bad(self, kind: str, where: str, why: str, cause: Exception | None = None) -> None:
+        """Count a document of this kind and go on, or raise ValueError with its place and the remedy."""
         if self._raise:
             raise ValueError(f"{where}: {why}; mend it or set workload.on_error=skip") from cause
         self.counts[kind] += 1
@@ -128,7 +129,7 @@ def _parquet(path: Path, name: str, field: str, skips: Skips) -> Iterator[str]:
 
 
 class CorruptShard(Exception):
-    pass
+    """A compressed shard is cut or damaged; what was read before is whole."""
 
 
 class ZstdStream(io.RawIOBase):
@@ -139,9 +140,11 @@ class ZstdStream(io.RawIOBase):
         self._frames = 0
 
     def readable(self) -> bool:
+        """As `io.RawIOBase` asks."""
         return True
 
     def readinto(self, buffer) -> int:
+        """Fill the buffer as far as one decoded chunk goes; 0 at the end. Raises CorruptShard."""
         while not self._ready:
             chunk = self._rest or self._file.read(CHUNK)
             self._rest = b""

@@ -16,6 +16,8 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Byte-level BPE: 256 bytes, `EOS`, and merges up to `vocab_size`. Every text can be encoded; deterministic.
 
     Takes texts until they make 8 KiB for each entry of the vocabulary.
+
+    Raises ValueError.
     """
     if vocab_size < 257:
         raise ValueError(f"vocab_size={vocab_size}: byte-level BPE needs 256 bytes and an end-of-text token, so 257")
@@ -53,6 +55,7 @@ def plain(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
+    """Little-endian unsigned integers of 2 bytes, or of 4 where the vocabulary needs them."""
     return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
 
 
@@ -64,10 +67,12 @@ class TokenFile:
         self._header()
 
     def append(self, ids: list[int]) -> None:
+        """Tokens of one document."""
         self._file.write(np.asarray(ids, dtype=self._dtype).tobytes())
         self.count += len(ids)
 
     def close(self) -> None:
+        """Write the count into the header."""
         self._file.seek(0)
         self._header()
         self._file.close()
@@ -128,7 +133,7 @@ def _encode_group(group: list[tuple[str, bool]], tokenizer: Tokenizer) -> Iterat
 
 
 def open_tokens(path: Path, count: int) -> np.ndarray:
-    """`(count,)` tokens, mapped from the file and not read into memory."""
+    """`(count,)` tokens, mapped from the file and not read into memory. Raises ValueError."""
     expected = f"{path.parent.name}/{path.name}: a damaged token file (expected {count} tokens); delete its folder"
     try:
         tokens = np.load(path, mmap_mode="r")
@@ -140,6 +145,7 @@ def open_tokens(path: Path, count: int) -> np.ndarray:
 
 
 def file_sha256(path: Path) -> str:
+    """Of a file's bytes, 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

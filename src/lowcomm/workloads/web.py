@@ -39,6 +39,7 @@ class Local:
         self._found, self._field, self._max_line_bytes = find_shards(Path(path).absolute()), field, max_line_bytes
 
     def shards(self) -> Iterator[Shard]:
+        """Each with the file's name, size and time as its identity."""
         for name, path in self._found:
             status = path.stat()
             identity = [name, status.st_size, status.st_mtime_ns, self._field, self._max_line_bytes]
@@ -53,6 +54,7 @@ class Hub:
         self._stream, self._next = iter(()), None
 
     def shards(self) -> Iterator[Shard]:
+        """Portions of rows without an end: a portion that is not full is the last."""
         for k in count():
             identity = [self._hub, self._revision, self._field, k, HUB_ROWS]
             yield Shard(f"rows-{k:06d}", identity, partial(self._texts, k), rows=HUB_ROWS)
@@ -79,6 +81,7 @@ class Entry:
     counts: dict[str, Any]
 
     def open(self, split: str) -> np.ndarray:
+        """`(tokens,)` of a split, mapped from the file. Raises ValueError when it is damaged."""
         return tokens.open_tokens(self.folder / f"{split}.npy", self.counts[f"{split}_tokens"])
 
 
@@ -136,6 +139,7 @@ def _read(folder: Path) -> Entry:
 
 
 def pinned(revision: str | None, key: str, what: str) -> str:
+    """The revision, if it is the hash of a commit. Raises ValueError naming the key."""
     if revision is None or not re.fullmatch("[0-9a-f]{40}", revision):
         raise ValueError(f"{key}={revision}: {what} must be pinned to a commit of the hub, 40 hexadecimal digits")
     return revision

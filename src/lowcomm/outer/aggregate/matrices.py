@@ -25,6 +25,8 @@ def iso_c(
     ``method``, ``scale``: of :func:`lowcomm.outer.isotropy.isotropize`, whose errors it raises.
     ``total``: ``mean`` is IsoLoCo's (arXiv 2607.03011, Algorithm 1); ``sum`` is Iso-C's own (arXiv 2502.04959) for
     matrices, W times as much, and the mean for the rest.
+
+    Raises ValueError.
     """
     if total not in ("mean", "sum"):
         raise ValueError(f"total={total!r}: choose mean or sum")

@@ -36,7 +36,7 @@ def takes_generator(rule: Callable) -> bool:
 
 
 def average(parts: Iterator[Tensor], workers: int) -> Tensor:
-    """Mean in the given order, one part in memory at a time."""
+    """Mean of equal shapes in the given order, one part in memory at a time."""
     total = next(parts).clone()
     for part in parts:
         total += part
