@@ -77,7 +77,7 @@ class VllmEngine:
     def _one(self, prompt: list[int], seed: int, sampling: Sampling) -> Completion:
         how = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k, "seed": seed}
         answer = self.controller.complete(
-            prompt, sampling.max_new_tokens, **how, logprobs=0, return_token_ids=True, skip_special_tokens=False
+            prompt, sampling.max_new_tokens, **how, logprobs=0, return_token_ids=True, return_tokens_as_token_ids=True
         )
         choice = answer["choices"][0]
         tokens, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
