@@ -27,6 +27,7 @@ LLAMA3 = (
     "Where [answer] is just the final number or expression that solves the problem.\n\nProblem: {question}"
 )
 CODE = "{question}\n\nAnswer with one block of Python code between ```python and ```."
+SHOTS = (("What is 4 + 2?", "\\boxed{6}"), ("What is 14 - 9?", "\\boxed{5}"), ("What is 3 * 20?", "\\boxed{60}"))
 # style: (system message or None, user message); of "r1" and "none" the text itself, with no template
 CHATS = {
     "boxed_user": (None, "{question}\nPut your final answer within \\boxed{{}}."),
@@ -35,6 +36,7 @@ CHATS = {
     "llama3": (None, LLAMA3),
     "number": ("Answer with the number only.", "{question}"),
     "code": (None, CODE),
+    "boxed_shots": (None, "{question}"),  # after SHOTS
 }
 TEXTS = {"r1": R1, "none": "{question}\n"}
 STYLES = (*CHATS, *TEXTS)
@@ -47,27 +49,26 @@ def render(style: str, tokenizer: Any, question: str) -> list[int]:
     if style in TEXTS:
         return tokenizer.encode(TEXTS[style].format(question=question))
     system, user = CHATS[style]
-    user = user.format(question=question)
+    user, shots = user.format(question=question), SHOTS if style == "boxed_shots" else ()
     if not tokenizer.chat_template:
-        return tokenizer.encode("\n\n".join(part for part in (system, user) if part) + "\n")
+        parts = [system, *(f"{asked}\n{answer}" for asked, answer in shots), user]
+        return tokenizer.encode("\n\n".join(part for part in parts if part) + "\n")
     if system and not takes_system(tokenizer):
         system, user = None, f"{system}\n\n{user}"
-    messages = [{"role": "system", "content": system}] if system else []
-    text = tokenizer.apply_chat_template(
-        [*messages, {"role": "user", "content": user}], add_generation_prompt=True, tokenize=False
-    )
+    turns = [("system", system)] if system else []
+    turns += [turn for asked, answer in shots for turn in (("user", asked), ("assistant", answer))]
+    messages = [{"role": role, "content": content} for role, content in (*turns, ("user", user))]
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return tokenizer.encode(text, add_special_tokens=False)  # the template has written them
 
 
 def takes_system(tokenizer: Any) -> bool:
     """Whether the template renders a system message as a turn; Gemma's raise an error or leave it out."""
-    from jinja2 import TemplateError
-
     word = "lowcomm-probe"
     messages = [{"role": "system", "content": word}, {"role": "user", "content": "x"}]
     try:
         return word in tokenizer.apply_chat_template(messages, tokenize=False)
-    except TemplateError:
+    except Exception:  # the template's own; any other comes again when the prompt is rendered
         return False
 
 

@@ -33,12 +33,14 @@ def sha256_of(rows: list[Row]) -> str:
 
 
 def read_local(path: Path, split: str) -> list[Row]:
-    """One file, or the files of a folder whose name, or a folder's above them, begins with the split's ("": all).
+    """The files of a folder whose name, or a folder's above them, begins with the split's.
 
     So `train.jsonl`, `algebra/train-00000-of-00001.parquet` (a clone of the hub) and `train/algebra/1.json` (the
-    original MATH archive, one problem a file) all do; in the order of their names.
+    original MATH archive, one problem a file) all do; in the order of their names. No split: all files, or one file.
     """
     if path.is_file():
+        if split:
+            raise ValueError(f"workload.path={path}: one file, which cannot hold train and test; give its folder")
         return read_file(path)
     if not path.is_dir():
         raise ValueError(f"workload.path={path}: no such file or folder")
