@@ -157,13 +157,11 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
             return e
         return None
 
-    @staticmethod
-    def _together(error: Exception | None) -> None:
+    def _together(self, error: Exception | None) -> None:
         """Raise on every worker if one has an error: its own there, a note of it elsewhere."""
-        group = get_world_group()
-        if group.world_size > 1:
+        if self.parallel_config.world_size > 1:
             failed = torch.tensor([error is not None], dtype=torch.int32)
-            dist.all_reduce(failed, dist.ReduceOp.MAX, group=group.cpu_group)
+            dist.all_reduce(failed, dist.ReduceOp.MAX, group=get_world_group().cpu_group)
             if error is None and failed.item():
                 error = RuntimeError("another worker of this engine failed; see its message")
         if error is not None:

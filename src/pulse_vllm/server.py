@@ -32,8 +32,10 @@ class Server:
         command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--weight-transfer-config", '{"backend": "pulse"}']
         command += ["--worker-extension-cls", "pulse_vllm.extension.Inspect", "--enable-prompt-tokens-details", *args]
+        # compiled code stays with the environment that made it: numba of another version would discard it
+        own = {"NUMBA_CACHE_DIR": str(Path(python).absolute().parent.parent / ".numba")}
         with log.open("wb") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | ENVIRONMENT)
+            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | ENVIRONMENT | own)
 
     def __enter__(self) -> "Server":
         return self
