@@ -56,7 +56,7 @@ def test_tasks_may_appear_after_others_end(tmp_path):
     assert done == ["first", "second"]
 
 
-def test_leaving_early_stops_the_processes(tmp_path):
+def test_leaving_early_stops_the_processes(tmp_path, capsys):
     tasks = iter(["wait", "a"])
     running = work_through(lambda: next(tasks, None), lambda t: (t, str(tmp_path)), work, 2, tmp_path)
     assert next(running)[0] == "a"
@@ -65,3 +65,4 @@ def test_leaving_early_stops_the_processes(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         running.throw(KeyboardInterrupt())
     assert not multiprocessing.active_children(), "the one at work was not left to finish"
+    assert "stopping: jobs at work save their checkpoints (1 of them, 30 s at most)" in capsys.readouterr().err

@@ -61,7 +61,7 @@ class Child:
 def dismiss(children: list[Child]) -> None:
     """All end together; whoever waits is told what for."""
     if busy := sum(child.task is not None for child in children):
-        said = f"\nstopping: {busy} running jobs save their checkpoints, {PATIENCE} s at most"
+        said = f"\nstopping: jobs at work save their checkpoints ({busy} of them, {PATIENCE} s at most)"
         print(said, file=sys.stderr, flush=True)
     for child in children:
         child.ask()
