@@ -239,6 +239,10 @@ def test_workers_follow_when_asked_to():
             threading.Event().wait(0.05)
         assert d.follow(7, wait_s=60.0) == 2
         assert d.status()["verified"] == 1
+        start(d.address, name="late")
+        assert d.follow(7, wait_s=60.0, at_least=3) == 3
+        assert d.generate(jobs(3), 2, 2) == answers(jobs(3), 2)  # which ends it: those that join now are not sent to 7
+        assert d.wanted is None
 
 
 def test_a_worker_outlives_its_trainer(tmp_path):

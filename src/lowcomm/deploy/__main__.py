@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from lowcomm.blocks import ConfigError
-from lowcomm.deploy import door
+from lowcomm.deploy import door, report
 from lowcomm.results import record
 
 
@@ -22,12 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     except door.Unavailable as reason:
         print(f"skipped: {reason}")
         return
-    m = made["outcome"]["metrics"]
-    print(
-        f"{m['bit_identical']} of {m['versions']} versions bit-identical at every receiver; payload "
-        f"{m['payload_ratio']:.0f}x below dense; 90 % utilisation needs {m['dense_mbit_for_90']:.2f} Mbit/s dense, "
-        f"{m['pulsesync_mbit_for_90']:.3f} by patches"
-    )
+    print(report.table(made))
     if args.json:
         record.write(args.json, made)
 

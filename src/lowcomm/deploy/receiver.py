@@ -102,14 +102,15 @@ def main(setting: dict) -> None:
     for engine in (ByPatches(setting["parameters"], url), ByFiles(setting["parameters"], url)):
         address = f"{setting['host']}:{setting['ports'][engine.method]}"
         worker = Worker(engine, address, os.environ["LOWCOMM_DEPLOY_TOKEN"], setting["name"], engine.method, 60.0)
-        threads.append(threading.Thread(target=_serve, args=(worker,), daemon=True))
+        threads.append(threading.Thread(target=serve, args=(worker,), daemon=True))
         threads[-1].start()
     for thread in threads:
         thread.join()
 
 
-def _serve(worker: Worker) -> None:
-    with contextlib.suppress(ConnectionError):  # the trainer has ended
+def serve(worker: Worker) -> None:
+    """Until the trainer is gone for good."""
+    with contextlib.suppress(ConnectionError):
         worker.run()
 
 

@@ -21,7 +21,8 @@ WAIT_S = 1800.0  # for one line of the trainer
 class Stage:
     """A trainer and its receivers, each in its namespace, each receiver at the end of its own link. A context manager.
 
-    ``rows``: (receiver, line) of everything the receivers have said so far.
+    ``rows``: (receiver, line) of everything the receivers have said so far; ``status``, ``weights``: counters of the
+    trainer's dispatchers and digest of its weights after the last `publish`.
     """
 
     def __init__(self, cfg: DictConfig, folder: Path):
@@ -105,7 +106,7 @@ class Stage:
         rows = []
         while "status" not in (line := self._next()):
             rows.append(line)
-        self.status = line["status"]
+        self.status, self.weights = line["status"], line["weights"]
         return rows
 
     def received(self, method: str, version: int) -> list[dict]:

@@ -124,7 +124,8 @@ def main(setting: dict) -> None:
         command = json.loads(line)
         for row in trainer.run(command["method"], command["versions"], command["compute_s"]):
             print(json.dumps(row), flush=True)
-        print(json.dumps({"status": trainer.status()}), flush=True)
+        final = digest(trainer.weights[command["method"]], threads=1).hex()
+        print(json.dumps({"status": trainer.status(), "weights": final}), flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def start(parameters: int, seed: int) -> dict[str, Tensor]:
 
 
 def step(weights: dict[str, Tensor], delta: float, seed: int) -> dict[str, Tensor]:
-    """About 1 % of the entries change at a ``delta`` of 1.2e-6."""
+    """About 0.8 % of the entries change at a ``delta`` of 3.4e-7."""
     moved = {}
     for i, (name, tensor) in enumerate(weights.items()):
         moved[name] = _tensor(synthetic.update(_words(tensor), delta, seed * TENSORS + i))
