@@ -1,5 +1,6 @@
 """Forged and mangled patches."""
 
+import json
 import random
 import struct
 
@@ -31,9 +32,71 @@ def raw_header(patch: bytes) -> bytearray:
     return bytearray(zstandard.ZstdDecompressor().decompress(patch[PREFIX.size : PREFIX.size + stored]))
 
 
+STRANGE = (
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63,
+    1.0,
+    2.5,
+    1e308,
+    "",
+    "uint8",
+    "int32",
+    "int64",
+    "float",
+    [],
+    {},
+    [0],
+)
+
+
+def mutate_json(patch: bytes, rng: random.Random) -> bytes:
+    """A patch of the published layout whose inner list of tensors is well-formed JSON that says something else."""
+    blob = zstandard.ZstdDecompressor().decompress(decode(patch).body)
+    (length,) = struct.unpack("<I", blob[:4])
+    header = json.loads(blob[4 : 4 + length])
+    tensors = header["tensors"]
+    for _ in range(rng.randrange(1, 4)):
+        item = rng.choice(tensors) if tensors else {}
+        key = rng.choice([*item, "more"]) if item else "more"
+        kind = rng.randrange(9)
+        if kind == 0:
+            item[key] = rng.choice(STRANGE)
+        elif kind == 1:
+            item.pop(key, None)
+        elif kind == 2 and tensors:
+            tensors.append(dict(item))
+        elif kind == 3 and tensors:
+            tensors.remove(item)
+        elif kind == 4:
+            rng.shuffle(tensors)
+        elif kind == 5 and item.get("sizes"):
+            at = rng.randrange(3)
+            item["sizes"] = [n + rng.choice((-1, 1, 2**32)) * (i == at) for i, n in enumerate(item["sizes"])]
+        elif kind == 6 and isinstance(item.get("nnz"), int):
+            item["nnz"] += rng.choice((-1, 1, 2**40))
+        elif kind == 7 and item:
+            item["row_dtype"], item["col_dtype"] = item.get("col_dtype"), item.get("row_dtype")
+        else:
+            header[rng.choice(("version", "tensors", "more"))] = rng.choice(STRANGE)
+            tensors = header["tensors"] if isinstance(header.get("tensors"), list) else []
+            tensors = tensors if all(isinstance(t, dict) for t in tensors) else []
+    text = json.dumps(header).encode()
+    body = struct.pack("<I", len(text)) + text + blob[4 + length :]
+    return rebuild(patch, body=zstandard.ZstdCompressor(level=1).compress(body))
+
+
 def mutate(patch: bytes, rng: random.Random) -> bytes:
-    """Truncated, extended, spliced or flipped: the container, the raw header or the raw body; mostly sealed again."""
+    """Truncated, extended, spliced or flipped: the container, the raw header or the raw body; mostly sealed again. Of
+    the published layout also the inner list of tensors."""
     where = rng.random()
+    if where > 0.8 and decode(patch).codec == "paper":
+        return mutate_json(patch, rng)
     if where < 0.4:
         data = bytearray(patch)
     elif where < 0.7:

@@ -161,6 +161,22 @@ def test_damaged_checkpoints(tmp_path):
         Checkpoint(tmp_path / "nowhere")
 
 
+def test_tensors_that_overlap_and_an_index_that_is_none(tmp_path):
+    """A write to one tensor would change the other: such a file is no base."""
+    save_file({"v": torch.zeros(50), "w": torch.zeros(50)}, tmp_path / "m.safetensors")
+    good = (tmp_path / "m.safetensors").read_bytes()
+    assert good.count(b"[200,400]") == 1
+    (tmp_path / "m.safetensors").write_bytes(good.replace(b"[200,400]", b"[100,300]"))
+    with pytest.raises(Corrupt, match="'v' and 'w' overlap"):
+        Checkpoint(tmp_path / "m.safetensors")
+    (tmp_path / "m.safetensors").write_bytes(good)
+    for bad in ("[]", "{}", '{"weight_map": 3}', '{"weight_map": {"v": 7}}', "no"):
+        (tmp_path / "model.safetensors.index.json").write_text(bad)
+        with pytest.raises(Corrupt, match="index"):
+            Checkpoint(tmp_path)
+        assert main(["verify", str(tmp_path / "none"), "--base", str(tmp_path)]) == 2
+
+
 def test_alone():
     """The library needs nothing of the trainer."""
     others = ["hydra", "trl", "transformers", "datasets", "lowcomm.workloads", "lowcomm.train", "matplotlib", "s3fs"]

@@ -1,5 +1,8 @@
 """The codec that remembers: smaller along a chain, and safe when the two memories differ."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -99,3 +102,45 @@ def test_grew():
     assert grew(values[:-1], values[1:], True).all()
     assert not grew(values[1:], values[:-1], True).any()
     assert grew(np.array([3], np.uint8), np.array([200], np.uint8), False).all()
+
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "pulse_history.json"
+
+
+def golden_chain() -> list[dict[str, torch.Tensor]]:
+    """Small versions whose weights change early and late, again and for the first time, up and down."""
+    rng = np.random.default_rng(7)
+    bits = synthetic.weights(96, 7)
+    out = [bits]
+    for v in range(1, 13):
+        bits = bits.copy()
+        for _ in range(6):
+            i = int(rng.integers(0, 24 if v % 3 else 96))
+            bits[i] = int(bits[i]) + (int(rng.choice((-1, 1, 1, 3))) if i % 5 else 70)
+        out.append(bits)
+    return [{"w": torch.from_numpy(b.view(np.int16)).view(torch.bfloat16).reshape(8, 12)} for b in out]
+
+
+def test_format_is_frozen():
+    """A chain of an earlier release must decode for ever, patch after patch with the memory it leaves."""
+    golden = json.loads(GOLDEN.read_text())
+    versions = [torch.tensor(w, dtype=torch.int16).view(torch.bfloat16).reshape(8, 12) for w in golden["versions"]]
+    here = {"w": versions[0].clone()}
+    theirs = History(here)
+    for patch, memory, version in zip(golden["patches"], golden["memories"], versions[1:], strict=True):
+        apply(here, bytes.fromhex(patch), history=theirs)
+        assert same(here, {"w": version})
+        assert theirs.digest().hex() == memory
+
+
+def write_golden() -> None:
+    """`python -c "from tests.pulse.test_history import write_golden as w; w()"`, with a new format version only."""
+    versions = golden_chain()
+    ours = History(versions[0], 0)
+    patches, memories = [], []
+    for v in range(1, len(versions)):
+        patches.append(encode(*versions[v - 1 : v + 1], "history", base_version=v - 1, history=ours).hex())
+        ours.commit(*versions[v - 1 : v + 1])
+        memories.append(ours.digest().hex())
+    words = [v["w"].reshape(-1).view(torch.int16).tolist() for v in versions]
+    GOLDEN.write_text(json.dumps({"versions": words, "patches": patches, "memories": memories}, separators=(",", ":")))

@@ -43,6 +43,20 @@ def ending(loss: float, copies: int = 2) -> dict:
     return make(curve=curve, metrics=metrics, memory={"parameters": 4000, "optimizer": copies * 4000, "peak": 1})
 
 
+def patches(bits: float) -> dict:
+    """A measurement of two patches of a million weights, 1 % changed, at so many bits a change."""
+    size = bits * 20_000 / 8
+    metrics = {"bytes": size, "changed": 20_000, "dense_bytes": 4_000_000, "coo_bytes": 200_000, "raw_bytes": 100_000,
+               "published_bytes": 60_000, "entropy_bits": 130_000.0, "entropy_history_bits": 100_000.0,
+               **{f"{what}_seconds": 0.001 * bits for what in ("encode", "apply", "encode_cpu", "apply_cpu", "pack",
+                                                               "unpack")}}  # fmt: skip
+    curve = {"step": [1, 2], "bytes": [size / 2, size / 2], "changed": [10_000, 10_000]}
+    memory = {"parameters": 2_000_000, "encode": 1, "apply": 1, "peak": 1}
+    made = make(metrics=metrics, curve=curve, memory=memory, evaluation_n=2, steps=2)
+    made["data"]["summary"] = "Invented"
+    return made
+
+
 def put(root: Path, run: Run, made: dict) -> None:
     made["identity"]["seed"] = run.seed
     made["claim"] = run.claim

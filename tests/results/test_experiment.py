@@ -1,6 +1,6 @@
 import pytest
 
-from lowcomm.config import checked, load_config
+from lowcomm.reproduce import digest_of
 from lowcomm.results.experiment import home, load, names, parse
 from lowcomm.results.grid import at_scale, plan, tuning_runs
 from lowcomm.results.reported import reported
@@ -41,7 +41,7 @@ def test_every_experiment_loads_and_cites_what_is_run(name):
         ("rows: [b]", "rows: [c]", "'c' is no row"),
         ("than: [a]", "than: [b]", "row 'a', measure 'loss': no claim judges it"),
         (", than: [a]", "", "`than` goes with better"),
-        ("overrides: [algorithm=gpa]", "x: 1", "exactly one of overrides, cite, best_of"),
+        ("overrides: [algorithm=gpa]", "x: 1", "exactly one of overrides, cite, best_of, literature"),
         ("seconds: 1", "seconds: soon", "soon"),
     ],
 )
@@ -103,4 +103,4 @@ def test_every_row_of_every_scale_is_a_valid_configuration(name):
     for scale in experiment.scales:
         for row in at_scale(experiment, scale):
             for run in tuning_runs(experiment, row, scale)[:1] if row.overrides else []:
-                checked(load_config(list(run.overrides)))
+                digest_of(run.door, run.overrides)

@@ -65,22 +65,21 @@ class Training:
     version. The moments start from nothing, as in an RL run that starts from a checkpoint.
     """
 
-    def __init__(self, model: str, workload: str, start_steps: int, start_lr: float, lr: float,
+    def __init__(self, model: str, workload: str, start_lr: float, lr: float, start_scale: str = "smoke",
                  algorithm: str = "adamw", inner_steps: int = 1, workers: int = 1, versions: int = 10,
                  seed: int = 0):  # fmt: skip
         need(versions > 0, "versions", versions, "must be at least 1")
         need(inner_steps > 0, "inner_steps", inner_steps, "must be at least 1")
         need(lr > 0, "lr", lr, "must be positive")
         self.versions, self.lr, self.every = versions, lr, inner_steps
-        common = [f"model={model}", f"workload={workload}", "scale=smoke", "scale.eval_samples=32",
-                  "logger.progress=false", f"seed={seed}"]  # fmt: skip
-        self.start = [*common, "algorithm=adamw", f"algorithm.inner.lr={start_lr}", f"scale.steps={start_steps}",
-                      f"scale.eval_every={start_steps}"]  # fmt: skip
+        common = [f"model={model}", f"workload={workload}", f"seed={seed}"]
+        self.start = [*common, f"scale={start_scale}", "algorithm=adamw", f"algorithm.inner.lr={start_lr}"]
         rounds = [] if algorithm == "adamw" else [f"algorithm.inner_steps={inner_steps}"]
-        self.go_on = [*common, f"algorithm={algorithm}", "algorithm/schedule=constant", "algorithm.schedule.warmup=0",
-                      f"algorithm.inner.lr={lr}", "algorithm.inner.betas=[0.9,0.999]", "algorithm.inner.weight_decay=0",
-                      f"scale.steps={versions * inner_steps}", f"workers={workers}", *rounds]  # fmt: skip
-        self.text = f"{model} on {workload}, {start_steps} steps at {start_lr:g}, then {algorithm}"
+        self.go_on = [*common, "scale=smoke", f"algorithm={algorithm}", "algorithm/schedule=constant",
+                      "algorithm.schedule.warmup=0", f"algorithm.inner.lr={lr}", "algorithm.inner.betas=[0.9,0.999]",
+                      "algorithm.inner.weight_decay=0", f"scale.steps={versions * inner_steps}",
+                      f"workers={workers}", *rounds]  # fmt: skip
+        self.text = f"{model} on {workload}, trained at {start_lr:g} (scale {start_scale}), then {algorithm}"
 
     def chain(self) -> Iterator[Weights]:
         from safetensors.torch import load_file

@@ -33,12 +33,14 @@ class Checkpoint:
         self.path, self.aliases = Path(path), {}
         self._files: dict[Path, int] = {}
         found: dict[str, tuple[Entry, Place]] = {}
-        for file in _shards(self.path):
-            self._files[file] = os.open(file, os.O_RDWR if writable else os.O_RDONLY)
+        shards = _shards(self.path)
+        for file in shards:
             for name, value in _header(file).items():
                 if name in found:
                     raise Corrupt(f"tensor {name!r} is in {found[name][1].file.name} and in {file.name}")
                 found[name] = value
+        for file in shards:
+            self._files[file] = os.open(file, os.O_RDWR if writable else os.O_RDONLY)
         self.entries = {name: found[name][0] for name in sorted(found, key=str.encode)}
         self._places = {name: place for name, (_, place) in found.items()}
 
@@ -89,8 +91,11 @@ def _shards(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if (path / INDEX).is_file():
-        names = sorted(set(json.loads((path / INDEX).read_text())["weight_map"].values()))
-        if any("/" in name for name in names):
+        try:
+            names = sorted(set(json.loads((path / INDEX).read_bytes())["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise Corrupt(f"{INDEX} has no list of files by tensor") from None
+        if not all(type(name) is str for name in names) or any("/" in name for name in names):
             raise Corrupt(f"{INDEX} names files outside its folder")
         return [path / name for name in names]
     files = sorted(path.glob("*.safetensors"))
@@ -119,4 +124,10 @@ def _header(file: Path) -> dict[str, tuple[Entry, Place]]:
         if not 0 <= start <= stop <= size - 8 - length or stop - start != entry.numel * entry.layout.width:
             raise Corrupt(f"{file.name}: tensor {name!r} does not lie in the file")
         out[name] = (entry, Place(file, 8 + length + start))
+    # one write would change two tensors
+    end, last = 0, ""
+    for start, stop, name in sorted((start, stop, name) for name, _, _, start, stop in fields if stop > start):
+        if start < end:
+            raise Corrupt(f"{file.name}: tensors {last!r} and {name!r} overlap")
+        end, last = stop, name
     return out

@@ -48,6 +48,9 @@ def write(
 ) -> Patch:
     """As `encode`, between any two states, into a file; a few blocks are in memory at a time.
 
+    Memory beside the program: less than 6 times the largest tensor and 256 MB, of which IN_MEMORY for the patch;
+    the rest of it waits in a temporary file. More tensors take no more.
+
     ``progress`` is called with the number of bytes of weights read. Returns the patch without its body.
     """
     if codec not in CODECS:

@@ -83,27 +83,34 @@ def chain(
     for steps, new in enumerate(versions, 1):
         bits += entropy(old, new), entropy(old, new, ours)
         for name in names:
+            for n, t in old.items():
+                here[n].copy_(t)
             start = time.process_time()
             memory = ours if name == "history" else None
             patch = encode(old, new, name, base_version=steps - 1, threads=1, history=memory)
-            if memory:
-                memory.commit(old, new)
             middle = time.process_time()
             apply(here, patch, 1, theirs if memory else None)
             rows[name]["bytes"] += len(patch)
             rows[name]["encode CPU s"] += middle - start
             rows[name]["apply CPU s"] += time.process_time() - middle
-            for n, t in (old if name != names[-1] else new).items():
-                here[n].copy_(t)
+        start = time.process_time()
+        ours.commit(old, new)
+        if "history" in names:
+            rows["history"]["encode CPU s"] += time.process_time() - start
         parsed = decode(patch)
         count, dense, old = count + parsed.changed, dense + parsed.dense_nbytes, new
+    if not steps:
+        raise ValueError("the chain has one version: there is nothing to send")
     for row in rows.values():
         row |= {
-            "bits/change": 8 * row["bytes"] / count,
+            "bits/change": 8 * row["bytes"] / max(count, 1),
             "ratio": dense / row["bytes"],
             "density %": 200 * count / dense,
         }
-        row |= {"entropy given exponent": bits[0] / count, "given exponent, age, direction": bits[1] / count}
+        row |= {
+            "entropy given exponent": bits[0] / max(count, 1),
+            "given exponent, age, direction": bits[1] / max(count, 1),
+        }
     return list(rows.values())
 
 
@@ -112,16 +119,24 @@ def entropy(old: Mapping[str, Tensor], new: Mapping[str, Tensor], history: Histo
     history also given age and direction of the last change. What a coder with those contexts can reach at best."""
     total = 0.0
     for name, before in old.items():
-        a, b = (t.reshape(-1).view(torch.int16).numpy().astype(np.int64) for t in (before, new[name]))
-        step = np.where(b < 0, -1 - (b & 32767), b) - np.where(a < 0, -1 - (a & 32767), a)
-        group = a >> 7 & 255
+        a, b = (t.reshape(-1).view(torch.int16).numpy().view(np.uint16) for t in (before, new[name]))
+        group = (a >> 7 & 255).astype(np.int64)
         if history is not None:
-            group = group + 256 * history.meaning()[1][history.block(name, 0, len(a))]
-        # one symbol a weight: its step, 0 for "no change"
-        _, pair = np.unique(np.stack([group, step]), axis=1, return_counts=True)
-        whole = np.bincount(group)
-        total += float((whole[whole > 0] * np.log2(whole[whole > 0])).sum() - (pair * np.log2(pair)).sum())
+            group += 256 * history.meaning()[1][history.block(name, 0, len(a))]
+        hit = np.flatnonzero(a != b)
+        whole, changed = np.bincount(group), np.bincount(group[hit])
+        still = whole.copy()
+        still[: len(changed)] -= changed
+        # one symbol a weight: its step in units of the last place, none for "no change"
+        was, now = (np.where(w & 32768, -1 - (w & 32767).astype(np.int64), w) for w in (a[hit], b[hit]))
+        _, pairs = np.unique(group[hit] << 17 | (now - was) + (1 << 16), return_counts=True)
+        total += _nlogn(whole) - _nlogn(still) - _nlogn(pairs)
     return total
+
+
+def _nlogn(counts: np.ndarray) -> float:
+    counts = counts[counts > 0].astype(np.float64)
+    return float((counts * np.log2(counts)).sum())
 
 
 def plain(tensors: Mapping[str, Tensor], repeats: int = 3) -> dict[str, float]:

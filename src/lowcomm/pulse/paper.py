@@ -66,7 +66,7 @@ def split_gaps(position, start, columns, before, row, column):
 
 @compiled
 def join_gaps(row, column, columns, numel, before, position):
-    """Undo `split_gaps`; ``before`` is (row, column, flat). False where the positions do not ascend within the tensor."""
+    """Undo `split_gaps`; ``before``: (row, column, flat). False where positions do not ascend within the tensor."""
     rows = (numel + columns - 1) // columns
     r, c, flat = before[0], before[1], before[2]
     for i in range(len(row)):

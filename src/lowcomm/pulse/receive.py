@@ -36,7 +36,8 @@ def apply(
     ``history`` is this side's memory, needed by the codec "history" and kept up to date by every patch.
 
     Memory: the object, some blocks of 4 Mi elements for each thread, and STAGED; the codec `paper` needs up to 30 bytes
-    more for each changed entry of its largest tensor.
+    more for each changed entry of its largest tensor. At a density of a few per cent that is less than 6 times the
+    largest tensor and 256 MB, whatever the number of tensors.
     """
     patch, state, names, staged = _checked(tensors, patch, threads, history)
     # what was checked is decoded again from the same bytes where it was too much to keep

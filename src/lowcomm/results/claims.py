@@ -53,6 +53,12 @@ def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Ver
     if claim.kind == "widens":
         return verdict(*widening(claim, measure, cells))
     reached = [c for c in mine if c.mean is not None]
+    if claim.kind == "reaches":
+        worst_of = max(mine, key=lambda c: math.inf if c.mean is None else sign * c.mean)
+        ok = worst_of.mean is not None and sign * worst_of.mean <= sign * claim.bound
+        shown = "not reached" if worst_of.mean is None else number(worst_of.mean, measure)
+        said = f"worst: {worst_of.row.method}, {shown}; bound {number(claim.bound, measure)}"
+        return verdict(SAME if ok else DIFFERS, said)
     if claim.kind == "positive":
         if not reached:
             return verdict(DIFFERS, "not reached")

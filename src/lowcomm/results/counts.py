@@ -37,6 +37,8 @@ def count(experiments: list[Experiment], scales: list[str], summary: Summary, re
         known, reported, seen = set(), set(), set()
         for scale in scales:
             for cell in summary(experiment, scale)[0]:
+                if cell.row.literature:
+                    continue  # nobody is to run it
                 key = (cell.row.row, cell.measure)
                 seen.add(key)
                 known |= {key} if cell.values else set()

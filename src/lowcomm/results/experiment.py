@@ -46,6 +46,7 @@ class Row:
     cite: str | None = None  # <table>/<row> of the same paper; in a collection any row of it, with its numbers
     tune: Tune | None = None  # in place of the grid's, at every scale but smoke
     best_of: list[str] | None = None  # the best mean of the first measure among these rows
+    literature: bool = False  # only a value that others report; nothing is run
     series: str = ""  # curve or line that it belongs to in a figure
     x: float | None = None  # its place on that line; the argument of a computed row
 
@@ -60,6 +61,7 @@ class Claim:
     positive: the measure is above zero for the best of `rows`
     close: the best of `rows` is not worse than the best of `than` by more than `tolerance`, a fraction of the latter
     equal: each of `rows` is within `tolerance` of its reported value
+    reaches: each of `rows` has a mean of `bound` or better
     """
 
     text: str = MISSING
@@ -68,6 +70,7 @@ class Claim:
     than: list[str] = field(default_factory=list)
     measures: list[str] | None = None  # null: the first one of the experiment
     tolerance: float = 0.0
+    bound: float | None = None
     scales: list[str] | None = None  # null: all
 
 
@@ -79,6 +82,7 @@ class Experiment:
     note: str = ""  # printed under the title: what stands in for what
     door: str = "train"  # the module lowcomm.<door> that runs a row, see `lowcomm.reproduce.work`
     measures: list[str] = MISSING
+    context: list[str] = field(default_factory=list)  # of the measures: shown without a claim, what the others rest on
     baseline: str | None = None  # the row that relative measures refer to
     computed: str | None = None  # dotted name of a function of `x`: the table needs no runs
     collection: bool = False  # every row stands in another table and is judged there
@@ -145,8 +149,9 @@ def check(experiment: Experiment) -> None:
             not relative or bool(experiment.baseline) or experiment.collection, f"measure '{measure}' needs a baseline"
         )
     for row in experiment.rows:
-        kinds = (bool(row.overrides), row.cite is not None, row.best_of is not None, experiment.computed is not None)
-        need(sum(kinds) == 1, f"row '{row.row}': needs exactly one of overrides, cite, best_of")
+        kinds = (bool(row.overrides), row.cite is not None, row.best_of is not None)
+        kinds += (row.literature, experiment.computed is not None and not row.literature)
+        need(sum(kinds) == 1, f"row '{row.row}': needs exactly one of overrides, cite, best_of, literature")
     used = [n for g in experiment.scales.values() for n in g.rows or []]
     used += [n for c in experiment.claims for n in c.rows + c.than] + [
         n for r in experiment.rows for n in r.best_of or []
@@ -155,17 +160,24 @@ def check(experiment: Experiment) -> None:
     for row in used:
         need(row in rows, f"'{row}' is no row; there are {', '.join(rows)}")
     for claim in experiment.claims:
-        kinds = ("better", "pairs", "widens", "positive", "close", "equal")
+        kinds = ("better", "pairs", "widens", "positive", "close", "equal", "reaches")
         need(claim.kind in kinds, f"claim kind '{claim.kind}': {', '.join(kinds)}")
         compares = claim.kind in ("better", "pairs", "widens", "close")
         need(compares == bool(claim.than), f"claim '{claim.text}': `than` goes with better, pairs, widens and close")
+        need((claim.kind == "reaches") == (claim.bound is not None), f"claim '{claim.text}': bound goes with reaches")
         paired = claim.kind in ("pairs", "widens")
         need(not paired or len(claim.rows) == len(claim.than), f"claim '{claim.text}': rows and than are no pairs")
-    for measure in experiment.measures if not experiment.collection else []:
+    for measure in experiment.context:
+        need(measure in experiment.measures, f"context '{measure}' is none of the measures")
+    claimed = [] if experiment.collection else [m for m in experiment.measures if m not in experiment.context]
+    for measure in claimed:
         judged = {n for c in experiment.claims if measure in claim_measures(experiment, c) for n in c.rows + c.than}
         for row in experiment.rows:
             relative = measure in MEASURES and MEASURES[measure].relative and row.row == experiment.baseline
-            need(relative or row.row in judged, f"row '{row.row}', measure '{measure}': no claim judges it")
+            need(
+                relative or row.literature or row.row in judged,
+                f"row '{row.row}', measure '{measure}': no claim judges it",
+            )
 
 
 def claim_measures(experiment: Experiment, claim: Claim) -> list[str]:

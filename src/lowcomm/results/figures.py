@@ -14,6 +14,7 @@ from lowcomm.results.grid import tuning_runs
 from lowcomm.results.measures import MEASURES, Measure
 from lowcomm.results.record import RECORDS, read
 from lowcomm.results.summary import summarise
+from lowcomm.results.wire_figures import DRAW as WIRE
 
 STYLE = {
     "figure.dpi": 110,
@@ -49,7 +50,9 @@ def figure(name: str, scale: str = "cpu", records: Path = RECORDS) -> Figure | N
     if not panels or not any(cell.values for cell in cells):
         return None
     with plt.rc_context(STYLE):
-        drawing, axes = plt.subplots(1, len(panels), figsize=(4.4 * len(panels), 3.4), squeeze=False)
+        drawing, axes = plt.subplots(
+            1, len(panels), figsize=(sum(p.get("width", 4.4) for _, p in panels), 3.4), squeeze=False
+        )
         for ax, (draw, panel) in zip(axes[0], panels, strict=True):
             draw(ax, experiment, panel, cells, scale, records)
         ran = ", ".join(models(cells, records))
@@ -182,4 +185,4 @@ def bars(ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Ce
     ax.set(ylabel=f"state ({kind.unit})")
 
 
-DRAW = {"curves": curves, "lines": lines, "tuning": tuning, "bars": bars}
+DRAW = {"curves": curves, "lines": lines, "tuning": tuning, "bars": bars, **WIRE}

@@ -1,5 +1,6 @@
 """An experiment at one scale, unfolded into runs: tuning with the first seed, then the best value with the others."""
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ class Run:
 
     @property
     def command(self) -> str:
-        return f"python -m lowcomm.{self.door} " + " ".join(self.overrides)
+        return f"python -m lowcomm.{self.door} {shlex.join(self.overrides)}"
 
     @property
     def claim(self) -> dict[str, Any]:
@@ -41,9 +42,10 @@ class Run:
 
 
 def at_scale(experiment: Experiment, scale: str) -> list[Row]:
-    """The rows of the table that a scale has; cited ones only where their home has them."""
+    """The rows of the table that a scale has; cited ones only where their home has them, none of the literature."""
     grid = experiment.scales.get(scale)
-    return [r for r in experiment.rows if grid is not None and (grid.rows is None or r.row in grid.rows)]
+    rows = [r for r in experiment.rows if grid is not None and not r.literature]
+    return [r for r in rows if grid.rows is None or r.row in grid.rows]
 
 
 def run(experiment: Experiment, row: Row, scale: str, tuned: float | None, seed: int) -> Run:

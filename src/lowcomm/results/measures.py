@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from lowcomm.results import wire
+
 Outcome = dict[str, Any]
 
 
@@ -114,4 +116,90 @@ MEASURES = {
     "outer_lr": Measure("Outer learning rate", "1", setting("outer", "lr"), digits=2),
     "outer_momentum": Measure("Outer momentum", "1", setting("outer", "momentum"), digits=1),
     "state_copies": Measure("State beside the model and its gradients", "copies of the model", state_copies, digits=2),
+    "bits_per_change": Measure("Bits for each changed weight", "bits", wire.share("bytes", "changed", 8), digits=2),
+    "ratio": Measure("Times less than dense", "x", wire.share("dense_bytes", "bytes"), lower=False, digits=1),
+    "ratio_coo": Measure(
+        "Times less than int32 rows and columns and new bits, uncompressed",
+        "x",
+        wire.share("coo_bytes", "bytes"),
+        lower=False,
+        digits=2,
+    ),
+    "of_published": Measure("Bytes over those of the published layout", "1", wire.share("bytes", "published_bytes")),
+    "density_pct": Measure("Changed weights", "%", wire.density),
+    "entropy": Measure(
+        "Entropy of positions and steps given the old exponent",
+        "bits a change",
+        wire.share("entropy_bits", "changed"),
+        digits=2,
+    ),
+    "entropy_history": Measure(
+        "Entropy given also age and direction of the last change",
+        "bits a change",
+        wire.share("entropy_history_bits", "changed"),
+        digits=2,
+    ),
+    "above_entropy_pct": Measure(
+        "Bytes above the entropy given the exponent", "%", wire.above_entropy("entropy_bits"), digits=1
+    ),
+    "above_entropy_history_pct": Measure(
+        "Bytes above the entropy given exponent, age and direction",
+        "%",
+        wire.above_entropy("entropy_history_bits"),
+        digits=1,
+    ),
+    "patch_mb": Measure("One patch", "MB", wire.each("bytes"), digits=3),
+    "dense_mb": Measure("All weights", "MB", wire.each("dense_bytes"), digits=1),
+    "changed_m": Measure("Changed weights", "millions", wire.each("changed"), digits=3),
+    "gbits_90": Measure(
+        "Link for 90 % utilisation of the paper's 7B model at this ratio (derived)",
+        "Gbit/s",
+        wire.gbits_at_this_ratio,
+        digits=4,
+    ),
+    "encode_mb_s": Measure(
+        "Diff and encode, of dense weights",
+        "MB/s",
+        wire.share("dense_bytes", "encode_seconds", 1e-6),
+        lower=False,
+        digits=0,
+    ),
+    "apply_mb_s": Measure(
+        "Decode, apply and verify, of dense weights",
+        "MB/s",
+        wire.share("dense_bytes", "apply_seconds", 1e-6),
+        lower=False,
+        digits=0,
+    ),
+    "encode_cpu_s": Measure(
+        "CPU time of diff and encode for a GB of dense weights",
+        "s",
+        wire.share("encode_cpu_seconds", "dense_bytes", 1e9),
+        digits=2,
+    ),
+    "apply_cpu_s": Measure(
+        "CPU time of decode, apply and verify for a GB of dense weights",
+        "s",
+        wire.share("apply_cpu_seconds", "dense_bytes", 1e9),
+        digits=2,
+    ),
+    "apply_memory_mb": Measure("Memory of applying beside weights and patch", "MB", wire.megabytes("apply"), digits=0),
+    "pack_mb_s": Measure(
+        "Compressor alone, of the layout's bytes",
+        "MB/s",
+        wire.share("raw_bytes", "pack_seconds", 1e-6),
+        lower=False,
+        digits=0,
+    ),
+    "unpack_mb_s": Measure(
+        "Decompressor alone, of the layout's bytes",
+        "MB/s",
+        wire.share("raw_bytes", "unpack_seconds", 1e-6),
+        lower=False,
+        digits=0,
+    ),
+    "sync_01": Measure("One GB of weights over 0.1 Gbit/s", "s", wire.sync(0.1), digits=2),
+    "sync_1": Measure("One GB of weights over 1 Gbit/s", "s", wire.sync(1), digits=2),
+    "sync_10": Measure("One GB of weights over 10 Gbit/s", "s", wire.sync(10), digits=2),
+    "sync_100": Measure("One GB of weights over 100 Gbit/s", "s", wire.sync(100), digits=2),
 }

@@ -10,8 +10,8 @@
 
 `outcome.curve` is columnar, `{"step": [...], "loss": [...], ...}`, one entry per evaluation; further columns by name
 (`accuracy`, `train_loss`: mean since the evaluation before; of patches, one entry a version: `bytes`, `changed`).
-`outcome.metrics` holds the values at the end, or of patches the sums. `data.summary`, where it is given, is the sentence
-that says what was run; else it is made of the configuration's model and workload.
+`outcome.metrics` holds the values at the end, or of patches the sums. `data.summary`, where it is given, is the
+sentence that says what was run; else it is made of the configuration's model and workload.
 `outcome.memory` is in bytes: `parameters`, `optimizer` (all state that training keeps beside the model and its
 gradients), its parts, `peak`. A record with a claim is evidence: it is written once, atomically, and is refused when
 anything in it is unknown, private or not reproducible. A record without one describes a run made by hand.
@@ -87,7 +87,7 @@ def check(record: dict[str, Any]) -> None:
     curve = record["outcome"]["curve"]
     columns = {len(column) for column in curve.values()}
     if "step" not in curve or len(curve) < 2 or len(columns) != 1 or not curve["step"]:
-        raise RecordError("outcome.curve: needs step and another column, all of one length, and one evaluation at least")
+        raise RecordError("outcome.curve: needs step and another column, of one length, and one evaluation at least")
     if record["claim"] is None:
         return
     for key, value in leaves(record):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lowcomm.results.cell import NOT_RUN, Cell
+from lowcomm.results.cell import MEASURED, NOT_RUN, REPORTED, Cell
 from lowcomm.results.claims import Verdict, judge, single, worst
 from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load, tune_of
 from lowcomm.results.grid import at_scale, best_value, run, tuning_runs
@@ -68,7 +68,9 @@ def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tu
         for row in experiment.rows:
             if measure in MEASURES and MEASURES[measure].relative and row.row == experiment.baseline:
                 continue  # no distance to itself
-            if experiment.computed:
+            if row.literature:
+                cell = Cell(row, measure, status=REPORTED)
+            elif experiment.computed:
                 cell = Cell(row, measure, {0: compute(experiment.computed, row.x)}, ["computed"])
             elif row.row not in here:
                 cell = Cell(row, measure)
@@ -89,7 +91,8 @@ def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tu
         if cell.values:
             mine = [v for v in verdicts if v.measure == measure]
             subject = [v.status for v in mine if name in v.claim.rows]
-            cell.status = worst(subject or [v.status for v in mine if name in v.claim.than])
+            judged = subject or [v.status for v in mine if name in v.claim.than]
+            cell.status = worst(judged) if judged or measure not in experiment.context else MEASURED
     return list(cells.values()), verdicts
 
 

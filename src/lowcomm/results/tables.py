@@ -22,8 +22,8 @@ def table(name: str, scale: str = "cpu", records: Path = RECORDS, links_from: Pa
     """Columns `measure` and COLUMNS, one line per row and measure of the experiment `name` (`<paper>/<table>`).
 
     *matches*: within the stated tolerance of the paper's value; *same order*: the ranking or sign holds at this scale;
-    *differs*: it does not, see DEVIATIONS.md; *not run*. With `links_from` (a folder) records and DEVIATIONS.md are
-    links.
+    *differs*: it does not, see DEVIATIONS.md; *not run*; *measured*: a number that no claim is about; *reported*: of
+    the literature, nothing is run here. With `links_from` (a folder) records and DEVIATIONS.md are links.
     """
     experiment = load(name)
     cells, _ = summarise(experiment, scale, records)
@@ -137,8 +137,10 @@ def legend(experiment: Experiment, scale: str, cells: list[Cell], records: Path)
 
 
 def size(record: dict) -> str:
-    """Model, parameters, data and length of a run."""
+    """Model, parameters, data and length of a run, or what the record itself says."""
     config, outcome, data = record["code"]["config"], record["outcome"], record["data"]
+    if "summary" in data:
+        return f"{data['summary']}; {record['environment']['device']['kind']}."
     model = config["model"]
     count = outcome["memory"]["parameters"] // (4 if model["dtype"] == "float32" else 2)
     evaluated = outcome["evaluation_n"]
