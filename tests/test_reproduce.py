@@ -136,4 +136,6 @@ def test_the_command_line(tmp_path):
 
 def test_the_papers_own_scale_can_be_listed(tmp_path, capsys):
     reproduce.show([load("gpa/table2")], "paper", 1, tmp_path)
-    assert "model=llama-160m workload=dclm scale.steps=12000" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith("scale paper: checking the configurations of "), "before the wait for them"
+    assert "model=llama-160m workload=dclm scale.steps=12000" in said

@@ -111,7 +111,8 @@ def execute(chosen: list[Experiment], scale: str, jobs: int, records: Path) -> P
 def announce(chosen: list[Experiment], scale: str) -> None:
     """Before the first wait: every configuration is composed once, to see which records are still those of today."""
     runs = sum(map(len, plan(chosen, scale, lambda run: False)[:2]))
-    print(f"scale {scale}: checking the configurations of {runs} runs, a few seconds for every ten", flush=True)
+    if runs:
+        print(f"scale {scale}: checking the configurations of {runs} runs, a few seconds for every ten", flush=True)
 
 
 def refuse_twins(runs: list[Run]) -> None:

@@ -176,8 +176,8 @@ def ours(groups: list[list[Verdict]], cells: list[Cell]) -> str:
     alone = all(len(g) == 1 and g[0].claim.kind in ("better", "close") for g in groups)
     if not alone:
         for cell in (c for c in cells if c.values):
-            kind = MEASURES.get(cell.measure)
-            unit = f" {kind.unit}" if kind and kind.unit != "1" and cell.mean is not None else ""
+            units = [MEASURES[cell.measure].unit] if cell.measure in MEASURES else [r.unit for r in cell.paper]
+            unit = f" {units[0]}" if units and units[0] != "1" and cell.mean is not None else ""
             said.append(f"{name_of(cell, cells)}: {value(cell)}{unit}")
     for group in groups:
         count = tally(group)
