@@ -71,7 +71,7 @@ def test_what_the_code_imports_is_declared() -> None:
         )
     }  # fmt: skip
     # what the receiver in vLLM's own environment imports: tests/pulse_vllm/test_package.py
-    foreign = imported - set(sys.stdlib_module_names) - {"lowcomm", "pulse_vllm", "tests", "vllm"}
+    foreign = imported - set(sys.stdlib_module_names) - {"llvmlite", "lowcomm", "pulse_vllm", "tests", "vllm"}
     distributions = packages_distributions()
     known = {canonicalize_name(need.name) for need in declared()}
     undeclared = {m for m in foreign if not known & {canonicalize_name(d) for d in distributions.get(m, [])}}
