@@ -16,6 +16,7 @@ from lowcomm.results import record
 from lowcomm.rollout.worker import Worker
 
 TOKEN = "0123456789abcdef"
+COMMITTED = record.ROOT / "paper_figures" / "deployment"
 
 
 def test_the_formula_gives_the_papers_numbers():
@@ -114,7 +115,7 @@ def test_a_deployment_over_real_links(tmp_path):
     record.write(tmp_path / "record.json", made)
 
 
-def test_the_report_says_what_the_record_holds():
+def test_the_report_says_what_the_record_holds(tmp_path):
     curve = {"step": [0, 1], "rate_mbit": [1.0, 10.0], "paper_gbit": [0.14, 1.4]}
     for method, nbytes in (("dense", 4e6), ("pulsesync", 25e3)):
         utilisation = [formula.utilisation(2.0, nbytes, r) for r in (1e6, 1e7)]
@@ -129,3 +130,14 @@ def test_the_report_says_what_the_record_holds():
     assert "every weight 9.0 s, PULSESync 8.5 s" in text
     axes = report.figure(made).axes[0]
     np.testing.assert_allclose(axes.lines[1].get_ydata(), curve["dense_utilisation"])
+    files = report.write(made, tmp_path)
+    before = [f.read_bytes() for f in files]
+    assert [f.read_bytes() for f in report.write(made, tmp_path)] == before
+
+
+@pytest.mark.skipif(not COMMITTED.is_dir(), reason="no deployment was recorded")
+def test_the_committed_report_is_that_of_its_record(tmp_path):
+    made = record.read(COMMITTED / "record.json")
+    assert made["outcome"]["metrics"]["bit_identical"] == made["outcome"]["metrics"]["versions"]
+    for file in report.write(made, tmp_path):
+        assert file.read_bytes() == (COMMITTED / file.name).read_bytes(), "python -m lowcomm.deploy --render FOLDER"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,20 +42,34 @@ def figure(record: dict[str, Any]) -> Figure:
     """Utilisation over the rate: points measured, lines the formula, dotted 90 %; on top the rate for 14 GB."""
     from matplotlib import pyplot as plt
 
+    from lowcomm.results.figures import STYLE
+
     curve, settings = record["outcome"]["curve"], record["code"]["config"]
     compute_s, rates = settings["compute_s"], np.array(curve["rate_mbit"])
-    drawing, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    line = np.geomspace(rates.min() / 3, rates.max() * 3, 200)
-    for method, (title, colour) in METHODS.items():
-        payload = float(np.mean(curve[f"{method}_bytes"]))
-        ax.plot(line, [formula.utilisation(compute_s, payload, 1e6 * r) for r in line], color=colour, linewidth=1)
-        ax.plot(rates, curve[f"{method}_utilisation"], "o", color=colour, label=f"{title}, {payload / 1e3:,.0f} kB")
-    ax.axhline(0.9, color="0.6", linestyle=":")
-    ax.set(xscale="log", xlabel="link, Mbit/s", ylabel="utilisation", ylim=(0, 1.02))
-    factor = curve["paper_gbit"][0] / curve["rate_mbit"][0]
-    ax.secondary_xaxis("top", functions=(lambda x: x * factor, lambda x: x / factor)).set_xlabel(
-        "Gbit/s for 14 GB every 50 s"
-    )
-    ax.legend(loc="lower right", frameon=False)
-    plt.close(drawing)
+    with plt.rc_context(STYLE):
+        drawing, ax = plt.subplots(figsize=(6, 3.6))
+        line = np.geomspace(rates.min() / 3, rates.max() * 3, 200)
+        for method, (title, colour) in METHODS.items():
+            payload = float(np.mean(curve[f"{method}_bytes"]))
+            ax.plot(line, [formula.utilisation(compute_s, payload, 1e6 * r) for r in line], color=colour, linewidth=1)
+            ax.plot(rates, curve[f"{method}_utilisation"], "o", color=colour, label=f"{title}, {payload / 1e3:,.0f} kB")
+        ax.axhline(0.9, color="0.6", linestyle=":")
+        ax.set(xscale="log", xlabel="link, Mbit/s", ylabel="utilisation", ylim=(0, 1.02))
+        factor = curve["paper_gbit"][0] / curve["rate_mbit"][0]
+        ax.secondary_xaxis("top", functions=(lambda x: x * factor, lambda x: x / factor)).set_xlabel(
+            "Gbit/s for 14 GB every 50 s"
+        )
+        ax.legend(loc="lower right")
+        plt.close(drawing)
     return drawing
+
+
+def write(record: dict[str, Any], folder: Path) -> list[Path]:
+    """table.md and figure.svg beside the record; the same bytes for the same record."""
+    from matplotlib import rc_context
+
+    (folder / "table.md").write_text(table(record), encoding="utf-8")
+    drawing = figure(record)
+    with rc_context({"svg.hashsalt": "lowcomm"}):
+        drawing.savefig(folder / "figure.svg", format="svg", metadata={"Date": None, "Creator": None})
+    return [folder / "table.md", folder / "figure.svg"]
