@@ -28,6 +28,7 @@ class Cell:
 
     @property
     def reached(self) -> list[float]:
+        """The values of the seeds that reached the target."""
         return [v for v in self.values.values() if v is not None]
 
     @property

@@ -76,6 +76,8 @@ class Claim:
 
 @dataclass
 class Experiment:
+    """One file of `conf/experiment`: what is run, what is measured, what the paper says of it."""
+
     paper: str = MISSING
     table: str = MISSING
     title: str = MISSING
@@ -94,13 +96,16 @@ class Experiment:
 
     @property
     def name(self) -> str:
+        """`<paper>/<table>`, as commands have it."""
         return f"{self.paper}/{self.table}"
 
     @property
     def folder(self) -> str:
+        """`<paper>-<table>`, as files have it."""
         return f"{self.paper}-{self.table}"
 
     def get(self, row: str) -> Row:
+        """The row of this name; it must be there."""
         return next(r for r in self.rows if r.row == row)
 
 
@@ -181,6 +186,7 @@ def check(experiment: Experiment) -> None:
 
 
 def claim_measures(experiment: Experiment, claim: Claim) -> list[str]:
+    """The measures by which a claim is judged: its own, or the first of the experiment."""
     return claim.measures or experiment.measures[:1]
 
 

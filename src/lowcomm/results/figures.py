@@ -121,6 +121,7 @@ def zoom(ax: Axes, kind: Measure, ends: list[tuple[float, float]]) -> None:
 
 
 def band(ax: Axes, x: list[float], values: list[list[float]], middle: list[float], color: str) -> None:
+    """Mean plus and minus one sample standard deviation; nothing for one seed. `values`: (points, seeds)."""
     if len(values[0]) > 1:
         spread = [statistics.stdev(v) for v in values]
         low, high = ([m + sign * s for m, s in zip(middle, spread, strict=True)] for sign in (-1, 1))

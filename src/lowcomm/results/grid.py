@@ -32,10 +32,12 @@ class Run:
 
     @property
     def command(self) -> str:
+        """What a person types to make this run alone."""
         return f"python -m lowcomm.{self.door} {shlex.join(self.overrides)}"
 
     @property
     def claim(self) -> dict[str, Any]:
+        """What its record claims to be."""
         paper, _, table = self.experiment.partition("/")
         names = ("experiment", "row", "scale", "tuned")
         return {"paper": paper, "table": table, **{n: getattr(self, n) for n in names}}
@@ -49,6 +51,7 @@ def at_scale(experiment: Experiment, scale: str) -> list[Row]:
 
 
 def run(experiment: Experiment, row: Row, scale: str, tuned: float | None, seed: int) -> Run:
+    """The run of a row with one seed, at a tuned value or at none."""
     grid = experiment.scales[scale]
     value = [] if tuned is None else [f"{tune_of(experiment, row, scale).key}={tuned:g}"]
     overrides = [f"scale={scale}", *experiment.common, *grid.overrides, *row.overrides, *value, f"seed={seed}"]

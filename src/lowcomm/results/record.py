@@ -69,7 +69,10 @@ def dumps(record: dict[str, Any]) -> str:
 
 
 def check(record: dict[str, Any]) -> None:
-    """All fields of the schema and no more at the top; for evidence also the rules of `evidence_fault`."""
+    """All fields of the schema and no more at the top; for evidence also the rules of `evidence_fault`.
+
+    Raises RecordError naming the field.
+    """
     if set(record) != {"schema", *FIELDS}:
         difference = sorted(set(record) ^ {"schema", *FIELDS})
         raise RecordError(f"record: {', '.join(difference)} missing or not part of the schema")

@@ -43,6 +43,7 @@ def above_entropy(column: str) -> Read:
 
 
 def megabytes(part: str) -> Read:
+    """A part of the measured memory in MB; None where it was not measured."""
     return lambda outcome, _: outcome["memory"][part] / 1e6 if part in outcome["memory"] else None
 
 
@@ -53,6 +54,7 @@ def link_seconds(metrics: dict[str, float], gbits: float) -> float:
 
 
 def sync(gbits: float) -> Read:
+    """`link_seconds` of a run over a link of so many Gbit/s."""
     return lambda outcome, _: link_seconds(outcome["metrics"], gbits)
 
 
