@@ -10,7 +10,7 @@ from lowcomm.pulse import Missing
 from lowcomm.rollout import wire
 from lowcomm.rollout.dispatcher import Dispatcher
 from lowcomm.rollout.generation import Completion, Job, Sampling
-from lowcomm.rollout.worker import Worker
+from lowcomm.rollout.worker import Refused, Worker
 
 TOKEN = "0123456789abcdef"
 
@@ -65,7 +65,7 @@ def start(address: str, engine=None, name: str = "w", token: str = TOKEN, wait_l
     worker = Worker(engine or Hash(), address, token, name, "fake", wait_limit_s)
 
     def run():
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, Refused):
             worker.run()
 
     threading.Thread(target=run, daemon=True).start()
@@ -98,7 +98,7 @@ class Rude:
 
     def closed(self) -> bool:
         with contextlib.suppress(ConnectionError):
-            while self.line.receive()["type"] == "beat":
+            while self.line.receive()["type"] in ("beat", "refused"):
                 pass
             return False
         return True

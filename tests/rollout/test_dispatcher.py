@@ -182,11 +182,14 @@ def test_weights_that_are_not_the_trainers_are_not_used():
     with dispatcher() as d:
         for version in range(3):
             d.announce(version, digest_of(version))
-        start(d.address, Hash(wrong_from=1), name="drifting")
+        drifting = Worker(Hash(wrong_from=1), d.address, TOKEN, "drifting", "fake", 60.0)
+        pool = ThreadPoolExecutor(1)
+        ended = pool.submit(drifting.run)
+        pool.shutdown(wait=False)
         assert d.generate(jobs(2), 0, 0) == answers(jobs(2), 0)
         future = ask(d, jobs(2), 1)
-        while not d.status()["refused"]:
-            threading.Event().wait(0.05)
+        with pytest.raises(Refused, match="weights of version 1 have digest"):  # and it ends, to start afresh
+            ended.result(60)
         start(d.address, name="right")
         assert future.result(60) == answers(jobs(2), 1)
         assert d.generate(jobs(2), 2, 2) == answers(jobs(2), 2)
@@ -245,11 +248,12 @@ def test_workers_follow_when_asked_to():
         assert d.wanted is None
 
 
-def test_a_worker_outlives_its_trainer(tmp_path):
-    address = f"unix:{tmp_path}/door"
-    with dispatcher(listen=address) as d:
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_worker_outlives_its_trainer(tmp_path, kind):
+    with dispatcher(listen="127.0.0.1:0" if kind == "tcp" else f"unix:{tmp_path}/door") as d:
         start(d.address)
         assert d.generate(jobs(1), 0, 0) == answers(jobs(1), 0)
+        address = d.address
     with dispatcher(listen=address) as d:
         d.announce(0, digest_of(0))
         assert d.generate(jobs(1), 1, 1) == answers(jobs(1), 1)

@@ -1,5 +1,6 @@
 """The trainer's side: jobs go to whichever workers are there, answers come back in order, no worker is relied on."""
 
+import contextlib
 import hmac
 import logging
 import secrets
@@ -123,6 +124,8 @@ class Dispatcher:
             return {**counts, "workers": len(self.workers), "verified": len(self.verified)}
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which would keep the port
         self._socket.close()
         with self.change:
             workers = list(self.workers)
@@ -194,6 +197,8 @@ class Dispatcher:
         except WireError as error:
             log.warning("worker %s broke the protocol and was dropped: %s", worker.name, error)
             self.counts["refused"] += 1
+            with contextlib.suppress(OSError):
+                line.send("refused", message=str(error))
         except OSError as error:
             log.warning("worker %s is gone: %s", worker.name, error or "silence")
         finally:

@@ -4,9 +4,10 @@
     trainer: welcome {heartbeat_s, lost_after_s} or refused {message}
     worker:  ready                            idle, wants a job
     trainer: job {id, prompt, seeds, sampling, at_least, at_most}
-    worker:  ack {version, digest}            stands on a version, before it generates with it
+    worker:  ack {version, digest}            stands on a version, before it answers with it
     worker:  done {id, completions} or failed {id, message}
     trainer: follow {version}                 take it now, between jobs; answered by an ack
+    trainer: refused {message}                the worker broke the protocol, or has other weights; it should end
     both:    beat                             still there
 
 The proof is an HMAC of the nonce under the shared token, so the token itself is never sent. The lines are plain text:

@@ -83,6 +83,8 @@ class Worker:
                 if message["type"] == "job":
                     self._job(line, message)
                     line.send("ready")
+                elif message["type"] == "refused":
+                    raise Refused(f"trainer={self.trainer}: {wire.text(message, 'message', 1000)}")
                 elif message["type"] == "follow":
                     self._follow(line, wire.integer(message, "version"))
                 elif message["type"] != "beat":
