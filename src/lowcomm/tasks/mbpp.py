@@ -5,6 +5,7 @@ A completion is right when its code passes the asserts of the problem, in a proc
 """
 
 import re
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -62,6 +63,7 @@ class Mbpp:
         self._about |= {"skipped": skipped}
         self._sandbox = Sandbox(limit_s=limit_s, cpu_s=cpu_s, memory_mb=memory_mb)
         self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def problems(self, split: str) -> Sequence[Problem]:
         if split not in SPLITS:
@@ -72,7 +74,8 @@ class Mbpp:
         """`verdict`: "passed", "failed", "timeout", "crashed" or "no code". Only "passed" is correct."""
         code = last_block(completion)
         verdict = "no code" if code is None else self._sandbox.run(code, problem.answer)
-        self._counts[verdict] += 1
+        with self._lock:
+            self._counts[verdict] += 1
         return Score(float(verdict == "passed"), verdict == "passed", code is not None, verdict)
 
     def metrics(self) -> dict[str, int]:

@@ -41,6 +41,9 @@ class Task(Protocol):
     def reward(self, problem: Problem, completion: str) -> Score:
         """Score of the text that a model wrote after the prompt. Safe to call from several threads."""
 
+    def metrics(self) -> dict[str, int]:
+        """Counts of the grader since the beginning, for the training log: `grade/fast_path`, `grade/verify_timeout`…"""
+
     def describe(self) -> dict[str, Any]:
         """What the record says of the data: name, revision, sizes, hashes. JSON-able, no absolute paths."""
 
