@@ -4,7 +4,7 @@ import difflib
 import inspect
 import pkgutil
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_origin
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -44,7 +44,9 @@ def check_block(path: str, block: DictConfig) -> None:
             full = [f"{path}.{a}" for a in arguments]
             raise ConfigError(f"{path}.{key}={value}: {block['_target_']} takes no '{key}'"
                               f"{nearest(f'{path}.{key}', full)}")  # fmt: skip
-        check_kind(f"{path}.{key}", value, arguments[key].default)
+        argument = arguments[key]
+        if get_origin(argument.annotation) is not Sequence:  # as many values as one likes
+            check_kind(f"{path}.{key}", value, argument.default)
     for key, argument in arguments.items() if not block.get("_partial_") else ():
         if argument.kind is argument.KEYWORD_ONLY and argument.default is argument.empty and key not in (*block, SEED):
             raise ConfigError(f"{path}.{key}: missing, {block['_target_']} needs it; leave out the ~ or give a value")

@@ -85,6 +85,17 @@ def test_another_store_version_with_other_weights_begins_a_new_epoch(tmp_path, m
     assert versions == [10**9, 10**9 + 1, 10**9 + 2]
 
 
+def test_supervised_fine_tuning_through_the_same_door(tmp_path):
+    overrides = ["objective=sft", "algorithm.inner.lr=1e-2", "scale.eval_every=4", "meters=[density]"]
+    weights, lines, made = run(tmp_path / "whole", *overrides)
+    assert lines[-1]["train/loss"] < lines[1]["train/loss"] - 0.1
+    assert "train/reward" not in lines[1]
+    assert [n["step"] for n in ledger.read(tmp_path / "whole")] == [0, 1, 2, 3, 4]
+    resumed, again, _ = run_in_pieces(tmp_path / "pieces", "scale.checkpoint_every=1", *overrides)
+    assert same(weights, resumed)
+    assert lines == again
+
+
 def test_bfloat16_parameters_are_an_option(tmp_path):
     run(tmp_path / "run", "model.dtype=bfloat16", "scale.steps=2")
     assert {t.dtype for t in load_file(tmp_path / "run" / "weights.safetensors").values()} == {torch.bfloat16}

@@ -5,6 +5,8 @@ held-out loss; `outcome.bytes` are the ledger's totals; `outcome.curve` has one 
 one entry an optimizer step (reward, densities, seconds ...); `outcome.paired` compares the first answers with the last.
 """
 
+import importlib.metadata
+import statistics
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ from lowcomm.tasks import Task
 from lowcomm.tracking import read_metrics
 
 EVERY_STEP = ("train/", "rollout/", "grpo/", "sync/", "density/", "bounds/", "time/")
+MEANS = {"train/reward": "reward", "train/loss": "train_loss", "time/step": "seconds_per_step",
+         "time/publish": "publish_seconds", "time/generate": "generate_seconds"}  # fmt: skip
 PACKAGES = ("trl", "accelerate", "math-verify")
 
 
@@ -34,7 +38,7 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None
     finished = datetime.now(UTC)
     names = sorted({k for line in evals for k in line if k.startswith("eval/")})
     environment = provenance.environment(processes=1)
-    environment["versions"] |= {p: provenance.importlib.metadata.version(p) for p in PACKAGES}
+    environment["versions"] |= {p: importlib.metadata.version(p) for p in PACKAGES}
     completions = cfg.scale.steps * cfg.scale.prompts_per_step * cfg.scale.group_size
     return {
         "schema": 1,
@@ -72,23 +76,25 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None
 
 
 def columns(lines: list[dict[str, Any]]) -> dict[str, list]:
-    """One list a value, with None where a step has none."""
+    """One list a value, with None where a step has none; for curves over steps."""
     keys = sorted({k for line in lines for k in line if k.startswith(EVERY_STEP)})
     return {"step": [line["step"] for line in lines]} | {k: [line.get(k) for line in lines] for k in keys}
 
 
 def means(lines: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over all steps of what the tables ask for; sparsity = 1 - density."""
-    out = {}
-    for key, name in {"train/reward": "reward", "time/step": "seconds_per_step", "time/publish": "publish_seconds",
-                      "time/generate": "generate_seconds"}.items():  # fmt: skip
-        values = [line[key] for line in lines if key in line]
-        if values:
-            out[name] = sum(values) / len(values)
-    for key in sorted({k for line in lines for k in line if k.startswith("density/")}):
-        values = [line[key] for line in lines if key in line]
-        name = key.removeprefix("density/")
-        out["zeros" if name == "zeros" else f"sparsity_{name}"] = (
-            sum(values) / len(values) if name == "zeros" else 1 - sum(values) / len(values)
-        )
+    """Over all optimizer steps; a sparsity is 1 - density, and `_min`, `_sd` are over the steps of BF16's."""
+    values = {
+        key: [line[key] for line in lines if key in line]
+        for key in sorted({k for line in lines for k in line if k.startswith(("density/", "bounds/", *MEANS))})
+    }
+    mean = {key: statistics.fmean(column) for key, column in values.items()}
+    out = {name: mean[key] for key, name in MEANS.items() if key in mean}
+    for key in mean:
+        part, _, name = key.partition("/")
+        if part == "bounds":
+            out[f"bounds_{name}"] = mean[key]
+        elif part == "density":
+            out["zeros" if name == "zeros" else f"sparsity_{name}"] = mean[key] if name == "zeros" else 1 - mean[key]
+    if bf16 := values.get("density/bf16"):
+        out |= {"sparsity_bf16_min": 1 - max(bf16), "sparsity_bf16_sd": statistics.pstdev(bf16)}
     return out

@@ -30,6 +30,7 @@ from lowcomm.rl.live import Live
 from lowcomm.rl.meters import Meters
 from lowcomm.rl.publishing import Publishing, TimedStore
 from lowcomm.rl.served import alone, end_tokens, save_skeleton, say_where, token_of
+from lowcomm.rl.sft import SftTrainer
 from lowcomm.rl.trainer import GrpoTrainer
 from lowcomm.rollout.transformers_engine import TransformersEngine, skeleton
 from lowcomm.run_dir import RunDir, run_dir_of
@@ -112,8 +113,18 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
             boundary=cfg.scale.updates_per_rollout, values=lambda: trainer.rollout_values,
         )  # fmt: skip
         inner = partial(inner_factory(cfg.algorithm.inner, model, params), list(params.values()))
-        trainer = GrpoTrainer(model, grpo_config(cfg, folder.path), cfg, prompts, task, live.text, tokenizer, [live],
-                              begun, inner, held["optimizer"])  # fmt: skip
+        where = {
+            "tokenizer": tokenizer,
+            "callbacks": [live],
+            "begun": begun,
+            "inner": inner,
+            "state": held["optimizer"],
+        }
+        args = grpo_config(cfg, folder.path)
+        if cfg.objective == "sft":
+            trainer = SftTrainer(model, args, cfg, prompts, **where)
+        else:
+            trainer = GrpoTrainer(model, args, cfg, prompts, task, live.text, **where)
         trainer.remove_callback(PrinterCallback)
         save = partial(save_checkpoint, cfg, folder, params, trainer, tracker, ledger, meters)
         try:

@@ -12,7 +12,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from lowcomm.inner import rate, step_seed
@@ -73,12 +73,18 @@ class StepSeeds(TrainerCallback):
         torch.manual_seed(step_seed(self.seed, 0, state.global_step))
 
 
-class GrpoTrainer(Begun, GRPOTrainer):
-    """One GRPO trainer. ``text`` answers the jobs of a step; ``task`` scores them.
+def check_alone(trainer: Trainer, cfg: DictConfig) -> None:
+    """The parameters have the dtype that was asked for, and nobody averages gradients. Raises AssertionError."""
+    wanted = getattr(torch, cfg.model.dtype)
+    for name, p in trainer.model.named_parameters():
+        if p.dtype != wanted:
+            raise AssertionError(f"'{name}' is {p.dtype}, model.dtype={cfg.model.dtype}: the masters would be lost")
+    if trainer.accelerator.num_processes != 1:
+        raise AssertionError("accelerate sees several processes and would average gradients at every step")
 
-    Raises AssertionError when the parameters are not in the dtype that was asked for, or accelerate would average
-    gradients behind our back.
-    """
+
+class GrpoTrainer(Begun, GRPOTrainer):
+    """One GRPO trainer. ``text`` answers the jobs of a step; ``task`` scores them. Raises as `check_alone`."""
 
     def __init__(self, model: nn.Module, args: GRPOConfig, cfg: DictConfig, prompts: Prompts, task: Task, text: Text,
                  tokenizer: PreTrainedTokenizerBase, callbacks: list[TrainerCallback], begun: int,
@@ -92,12 +98,7 @@ class GrpoTrainer(Begun, GRPOTrainer):
             processing_class=tokenizer, rollout_func=lambda asked, _: self.rollout(asked),
             callbacks=[StepSeeds(cfg.seed), *callbacks],
         )  # fmt: skip
-        wanted = getattr(torch, cfg.model.dtype)
-        for name, p in self.model.named_parameters():
-            if p.dtype != wanted:
-                raise AssertionError(f"'{name}' is {p.dtype}, model.dtype={cfg.model.dtype}: the masters would be lost")
-        if self.accelerator.num_processes != 1:
-            raise AssertionError("accelerate sees several processes and would average gradients at every step")
+        check_alone(self, cfg)
         self._step = begun * args.gradient_accumulation_steps
         self.rollout_values: dict[str, float] = {}
         self._logps: Tensor | None = None

@@ -1,0 +1,108 @@
+"""kill -9 at chosen moments, then the same call: bitwise the uninterrupted run. Text from workers. Refusals."""
+
+import json
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from lowcomm import checkpoint
+from lowcomm.blocks import ConfigError
+from lowcomm.pulse import Store
+from lowcomm.rl import ledger
+from lowcomm.rollout.transformers_engine import TransformersEngine, skeleton
+from lowcomm.rollout.worker import Worker
+from tests.rl.runs import run, same
+
+STALE = ["rollout.staleness=1", "sync.anchor_every=2"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rl") / "whole"
+    return folder, *run(folder, *STALE, "scale.checkpoint_every=2")
+
+
+def die_at(patched, name: str, call: int, monkeypatch) -> None:
+    """Kill this process at the `call`-th call of a function."""
+    original, calls = getattr(patched, name), []
+
+    def counted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == call:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(patched, name, counted)
+
+
+MOMENTS = {
+    "while text is written": (TransformersEngine, "generate", 9),
+    "between a patch and its marker": (Store, "_write", 6),
+    "between an anchor and its marker": (Store, "_write", 8),
+    "between a checkpoint and its manifest": (checkpoint, "write_bytes", 1),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_and_started_again_it_is_the_same_run_bit_for_bit(whole, tmp_path, monkeypatch, moment):
+    overrides = [*STALE, "scale.checkpoint_every=2"]
+    child = os.fork()
+    if child == 0:
+        try:
+            die_at(*MOMENTS[moment], monkeypatch)
+            run(tmp_path / "run", *overrides)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL, "it was not killed"
+    weights, lines, _ = run(tmp_path / "run", *overrides)
+    assert same(weights, whole[1])
+    anchors = "sync/anchor_bytes"  # one that was due when it died comes after the next patch
+    assert [{**n, anchors: 0} for n in lines if n["step"]] == [{**n, anchors: 0} for n in whole[2] if n["step"]]
+    versions = [n["version"] for n in ledger.read(tmp_path / "run")]
+    assert versions == [0, 1, 2, 3, 4]
+
+
+def test_text_from_workers_is_the_text_of_the_trainer_and_so_are_the_weights(whole, tmp_path):
+    """One worker that joins late, another that is there when the trainer begins to wait; both follow the store."""
+    folder, over = tmp_path / "run", threading.Event()
+
+    def serve(delay: float) -> None:
+        while not (folder / "rollout.json").exists():
+            time.sleep(0.05)
+        time.sleep(delay)
+        told = json.loads((folder / "rollout.json").read_text())
+        engine = TransformersEngine(skeleton(folder / "served"), Store(told["store"]))
+        token = (folder / "rollout.token").read_text()
+        worker = Worker(engine, told["trainer"], token, f"after {delay}", "transformers", 1.0)
+        threading.Thread(target=lambda: (worker.run(), over.set()), daemon=True).start()
+
+    for delay in (0.0, 0.5):
+        threading.Thread(target=serve, args=(delay,), daemon=True).start()
+    listen = f"place.listen=unix:{tmp_path}/socket"
+    weights, lines, made = run(folder, *STALE, "scale.checkpoint_every=2", "rollout=transformers", listen)
+    assert same(weights, whole[1])
+    assert [line["rollout/version_lag"] for line in lines[1:]] == [0, 1, 1, 1]
+    assert (folder / "rollout.token").stat().st_mode & 0o077 == 0
+    assert made["outcome"]["metrics"]["accuracy"] == whole[3]["outcome"]["metrics"]["accuracy"]
+
+
+def test_several_trainers_are_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="WORLD_SIZE=2.*one trainer"):
+        run(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_under_torchrun_alone_accelerate_sees_one_process(tmp_path, monkeypatch):
+    for key in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(key, "1" if key == "WORLD_SIZE" else "0")
+    run(tmp_path / "run", "scale.steps=1")
+    assert os.environ["MASTER_ADDR"] == "0"
+
+
+def test_too_few_problems_are_refused_where_trl_would_train_nothing(tmp_path):
+    with pytest.raises(ConfigError, match=r"3 training problems.*asks for 4 \(prompts_per_step=4"):
+        run(tmp_path / "run", "workload.size=3", "scale.prompts_per_step=4")

@@ -1,0 +1,84 @@
+"""The meters on weights whose every answer can be counted by hand, and against the room of patches."""
+
+import pytest
+import torch
+
+from lowcomm.pulse import bounds
+from lowcomm.pulse.meter import Meter, sparsity
+from lowcomm.rl.meters import Meters, kind_of
+
+NAMES = {
+    "model.embed_tokens.weight": "embedding", "lm_head.weight": "head", "model.norm.weight": "norm",
+    "model.layers.0.self_attn.q_proj.weight": "attention", "model.layers.0.mlp.up_proj.weight": "mlp",
+    "model.layers.0.post_attention_layernorm.weight": "norm", "visual.patch": "other",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_kinds_of_tensors(name):
+    assert kind_of(name) == NAMES[name]
+
+
+def test_density_by_kind_and_without_zeros():
+    """Of 4 + 2 weights one zero, one that moves visibly and one that moves too little."""
+    params = {"embed": torch.tensor([0.0, 1.0, 1.0, 1.0]), "mlp": torch.tensor([1.0, 2.0])}
+    meters = Meters(["density", "groups"])
+    meters.start(0, params)
+    params["embed"] += torch.tensor([1e-9, 1 / 64, 1 / 1024, 0.0])
+    values = meters.update(1, params, 1e-3)
+    assert values == {
+        "density/bf16": 2 / 6, "density/zeros": 1 / 6, "density/nonzero": 1 / 5, "density/embedding": 2 / 4,
+        "density/mlp": 0.0,
+    }  # fmt: skip
+
+
+def walk(steps: int):
+    generator = torch.Generator().manual_seed(0)
+    weights = {"mlp": torch.randn(200, generator=generator) * 0.03}
+    for step in range(steps + 1):
+        yield step, weights
+        weights = {"mlp": weights["mlp"] + 3e-5 * torch.randn(200, generator=generator)}
+
+
+def test_horizons_are_windows_of_snapshots_also_when_resumed_in_the_middle():
+    meters, reference, seen = Meters(["density", "horizons"], [1, 2, 4]), Meter((1, 2, 4)), {}
+    for step, weights in walk(8):
+        if step == 3:  # from here on by another object, as after a checkpoint
+            held, meters = meters.state_dict(), Meters(["density", "horizons"], [1, 2, 4])
+            meters.load_state_dict(held)
+            meters.start(2, list(walk(2))[2][1])
+        expected = reference.update(weights)
+        if step == 0:
+            meters.start(0, weights)
+            continue
+        seen[step] = meters.update(step, weights, 1e-3)
+        for k in (1, 2, 4):
+            if step % k == 0:
+                assert seen[step][f"density/k{k}"] == pytest.approx(1 - expected[k], abs=1e-12)
+            else:
+                assert f"density/k{k}" not in seen[step]
+
+
+def test_other_formats_are_counted_from_the_masters():
+    (_, old), (_, new) = walk(1)
+    meters = Meters(["formats"])
+    meters.start(0, old)
+    values = meters.update(1, new, 1e-3)
+    for name in ("fp16", "fp8-e4m3", "fp8-e5m2", "mxfp4"):
+        assert values[f"density/{name}"] == pytest.approx(1 - sparsity(old, new, name)["sparsity"])
+    assert values["density/fp8-e4m3"] < values["density/fp16"]
+
+
+def test_bounds_predict_the_density_of_a_random_walk():
+    generator = torch.Generator().manual_seed(1)
+    old = {"mlp": torch.randn(200_000, generator=generator) * 0.03}
+    new = {"mlp": old["mlp"] + 3e-6 * torch.randn(200_000, generator=generator)}
+    meters = Meters(["density", "bounds"], betas=(0.9, 0.999))
+    meters.start(0, old)
+    values = meters.update(1, new, 3e-6)
+    assert values["bounds/predicted"] == pytest.approx(values["density/bf16"], rel=0.05)
+    below = float((old["mlp"].abs() < 256 * 3e-6).float().mean())
+    assert values["bounds/below_effective"] == pytest.approx(below)
+    assert values["bounds/below_conservative"] > values["bounds/below_effective"]
+    assert values["bounds/moved_over_lr"] == pytest.approx((2 / torch.pi) ** 0.5, rel=0.01)
+    assert bounds.critical_magnitude(3e-6) == 256 * 3e-6
