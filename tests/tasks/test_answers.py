@@ -100,6 +100,16 @@ def test_normalising_ends_and_is_equal_to_itself(text):
     normalised(text)
 
 
+@pytest.mark.parametrize("answer", ["9" * 5000, "\\frac{" * 2000 + "}" * 2000, "\\boxed{" * 300, "^{" * 5000 + "!"])
+def test_endless_answers_are_compared_letter_by_letter(answer):
+    """Python refuses integers of more than 4300 digits, and nested fractions end in a RecursionError."""
+    assert by_string(answer, answer) is True
+    assert by_string("5", answer) is None
+    assert guarded("5", answer)
+    last_boxed(answer)
+    last_number(answer)
+
+
 HEAVY = ["(10!)!", "10!!", "((3!)!)", "9^{9^{9}}", "9^{9^9}", "2^{100000}", "10^123456", "100000!", "2^{-99999}",
          "1" * 257, "2^3^4", "10^{5!}", "x^{10 ^ 9}"]  # fmt: skip
 

@@ -98,8 +98,7 @@ def test_every_form_of_answer_is_right_against_itself(grader):
 
 def test_algebra_too_finds_every_form_right_against_itself(grader):
     """Where strings agree algebra is not asked; it must not be the strings alone that make this come out right."""
-    refused = [form for form in FORMS if grader._judged(form, form) != "verified"]
-    assert refused == [r"\{1,4,9\}"] or len(refused) <= 4, refused
+    assert [form for form in FORMS if grader._judged(form, form) != "verified"] == []
 
 
 def test_no_box_is_no_answer(grader):

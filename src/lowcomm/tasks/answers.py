@@ -1,7 +1,8 @@
 """Answers as strings: the last box of a completion, and the equivalence that MATH has been scored with.
 
 The normalisation follows the description of the scorer published with MATH (Hendrycks et al., arXiv 2103.03874): it
-undoes ways of writing LaTeX, knows no algebra, and never takes two answers for equal that differ in value or symbol.
+undoes ways of writing LaTeX and knows no algebra. Units, degrees, dollars, per cent signs and the name before an equals
+sign are left out, so that 10\\% equals 10 and x=5 equals 5, as papers have scored it.
 """
 
 import re
@@ -91,7 +92,12 @@ def closing(s: str) -> int | None:
 
 
 def by_string(gold: str, answer: str) -> bool | None:
-    """Whether two answers are the same, where strings decide it; None where algebra has to."""
+    """Whether two answers are the same, where strings decide it; None where algebra has to.
+
+    Long ones, as a model that repeats itself writes them, are the same only letter by letter.
+    """
+    if max(len(gold), len(answer)) > LONGEST:
+        return True if gold.strip() == answer.strip() else None
     a, b = normalised(gold), normalised(answer)
     if a == b:
         return True

@@ -33,7 +33,7 @@ def boxed(answer: str) -> str:
 
 def far_apart(gold: list, answer: list) -> bool:
     numbers = [x[0] for x in (gold, answer) if x and getattr(x[0], "is_number", False)]  # of sympy's expressions
-    if len(numbers) < 2:
+    if len(numbers) < 2 or numbers[0] == numbers[1]:  # infinity too is equal to itself
         return False
     a, b = (x.evalf(30) for x in numbers)
     return bool(abs(a - b) > 1e-5 * max(abs(a), abs(b)))
