@@ -37,6 +37,17 @@ def one_rank(rank, ranks, store, folder, task):
     dist.destroy_process_group()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def compiled():
+    """Before the first fork, so that the ranks need not load the compiled code each on its own."""
+    theta = torch.linspace(-1, 1, 64)
+    item = VisibilityGate()("w", theta, torch.full((64,), 1e-2)).item
+    form = gate.Format.of(torch.bfloat16, "exact")
+    for codec in ("packed", "paper"):
+        body = gate.opened(gate.encode([item], form, codec), codec, 0, 0)
+        assert torch.equal(next(gate.decode(body, {"w": theta}, form, codec, "test")), item.values)
+
+
 CASES = {
     "twenty rounds": {},
     "iso-c": {"steps": 12, "rule": partial(aggregate.iso_c, method="gram")},

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lowcomm.config import digest, identity, run_name
 from lowcomm.results import provenance
+from lowcomm.results.gated import gate_totals
 from lowcomm.session import peak_memory
 from lowcomm.tracking import read_metrics
 from lowcomm.workloads import Workload
@@ -55,7 +56,8 @@ def describe(
             "evaluation_n": evals[-1]["eval/n"],
             "steps": steps,
             "curve": {"step": [line["step"] for line in evals], **curve},
-            "bytes": {"rounds": len(rounds), "per_worker": sum(rounds), "last_round": rounds[-1] if rounds else 0},
+            "bytes": {"rounds": len(rounds), "per_worker": sum(rounds), "last_round": rounds[-1] if rounds else 0}
+            | gate_totals(lines),
             "memory": {**memory, "peak": peak_memory()},
             "weights": weights_hash(weights),
         },

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lowcomm.results import wire
+from lowcomm.results import gated, wire
 
 Outcome = dict[str, Any]
 
@@ -116,6 +116,21 @@ MEASURES = {
     "outer_lr": Measure("Outer learning rate", "1", setting("outer", "lr"), digits=2),
     "outer_momentum": Measure("Outer momentum", "1", setting("outer", "momentum"), digits=1),
     "state_copies": Measure("State beside the model and its gradients", "copies of the model", state_copies, digits=2),
+    "early_gap_pct": Measure(
+        "Validation loss above the baseline's after a quarter of the run",
+        "%",
+        gated.early_gap_pct,
+        relative=True,
+        digits=2,
+    ),
+    "sparsity_pct": Measure("Entries not sent", "%", gated.sparsity, lower=False, digits=2, scale=100),
+    "entry_bytes": Measure("Bytes for each entry sent", "bytes", gated.entry_bytes, digits=2),
+    "round_gb": Measure("Payload of one worker and round", "GB", gated.round_gb, digits=6),
+    "less_than_dense": Measure("Times less than FP32 DiLoCo", "x", gated.times_less_than_dense, lower=False, digits=2),
+    "less_than_ddp": Measure(
+        "Times less than FP32 gradients at every step", "x", gated.times_less_than_ddp, lower=False, digits=1
+    ),
+    "model_7b_gb": Measure("Payload of Qwen2.5-7B at this ratio (derived)", "GB", gated.model_gb, digits=2),
     "bits_per_change": Measure("Bits for each changed weight", "bits", wire.share("bytes", "changed", 8), digits=2),
     "ratio": Measure("Times less than dense", "x", wire.share("dense_bytes", "bytes"), lower=False, digits=1),
     "ratio_coo": Measure(
