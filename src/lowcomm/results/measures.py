@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lowcomm.results import gated, wire
+from lowcomm.results import gated, sparsity, wire
 
 Outcome = dict[str, Any]
 
@@ -217,4 +217,8 @@ MEASURES = {
     "sync_1": Measure("One GB of weights over 1 Gbit/s", "s", wire.sync(1), digits=2),
     "sync_10": Measure("One GB of weights over 10 Gbit/s", "s", wire.sync(10), digits=2),
     "sync_100": Measure("One GB of weights over 100 Gbit/s", "s", wire.sync(100), digits=2),
+}
+MEASURES |= {
+    name: Measure(title, unit, of, lower, digits=digits)
+    for name, (title, unit, of, lower, digits) in sparsity.FIELDS.items()
 }
