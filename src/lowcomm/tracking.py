@@ -8,6 +8,9 @@
     eval/n          predicted units of the evaluation
     outer/delta_norm, outer/cosine   norm of the aggregate; mean cosine between the workers' messages
     comm/bytes      bytes a worker sends, as serialised, in the round or step of this line
+    comm/sent       entries that a worker sends through a gate; comm/sparsity, comm/sparsity_min, comm/sparsity_max: the
+                    share it keeps back, mean, least and most over the workers
+    outer/residual_norm   root mean square over the workers of the norm of what the gate keeps back
     time/seconds    of this session; time/units_per_s  tokens or images of all workers, since the last line
 
 Every value but `time/*` is the same, bit for bit, whether or not the run was interrupted.

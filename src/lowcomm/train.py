@@ -33,7 +33,9 @@ from lowcomm.assembly import (
 from lowcomm.assembly import inner_factory as inner_factory  # also asked for under this name
 from lowcomm.blocks import ConfigError
 from lowcomm.config import CONF, checked, digest, load_config
+from lowcomm.outer.exchange import ConsensusError
 from lowcomm.outer.workers import Wire
+from lowcomm.pulse.errors import PatchError
 from lowcomm.results import record
 from lowcomm.results.describe import describe
 from lowcomm.run_dir import RunDir, run_dir_of
@@ -181,6 +183,8 @@ def main(cfg: DictConfig) -> float:
         result = run(cfg, list(HydraConfig.get().overrides.task))
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
+    except (ConsensusError, PatchError) as error:  # what another rank sent, or holds
+        raise SystemExit(f"stopped: {error}; run the same command to go on from the last checkpoint") from None
     except FloatingPointError as error:
         raise SystemExit(f"stopped: {error}; the last good checkpoint is kept") from None
     except (OSError, SafetensorError) as error:
