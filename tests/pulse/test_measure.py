@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lowcomm.pulse import History, measure, paper, state, synthetic
+from lowcomm.pulse import History, measure, paper, receive, state, synthetic
+from lowcomm.pulse import codec as codec_module
 from lowcomm.pulse.__main__ import main
 from lowcomm.pulse.checkpoint import Checkpoint
 from lowcomm.pulse.codec import write
@@ -90,6 +91,10 @@ def test_memory_follows_the_largest_tensor_not_their_number(codec, tmp_path, mon
     largest = rows * columns * 2
     for module in (state, paper):
         monkeypatch.setattr(module, "BLOCK", rows * columns // 8)
+    monkeypatch.setattr(
+        codec_module, "IN_MEMORY", 1 << 14
+    )  # beyond these a patch and its changes do not stay in memory
+    monkeypatch.setattr(receive, "STAGED", 1 << 14)
     peaks = {}
     for count in (3, 12):
         sides = {"old": {}, "new": {}}

@@ -131,7 +131,7 @@ MEASURES = {
         "Times less than FP32 gradients at every step", "x", gated.times_less_than_ddp, lower=False, digits=1
     ),
     "model_7b_gb": Measure("Payload of Qwen2.5-7B at this ratio (derived)", "GB", gated.model_gb, digits=2),
-    "bits_per_change": Measure("Bits for each changed weight", "bits", wire.share("bytes", "changed", 8), digits=2),
+    "bits_per_change": Measure("Bits for each changed weight", "1", wire.share("bytes", "changed", 8), digits=2),
     "ratio": Measure("Times less than dense", "x", wire.share("dense_bytes", "bytes"), lower=False, digits=1),
     "ratio_coo": Measure(
         "Times less than int32 rows and columns and new bits, uncompressed",

@@ -90,6 +90,8 @@ def markdown(name: str, scales: list[str], folder: Path, records: Path = RECORDS
         parts.append(f"## Scale: {scale}")
         parts.append(legend(experiment, scale, cells, records))
         lines = table(name, scale, records, folder)
+        if lines.empty:
+            continue  # the legend says so
         for measure in experiment.measures:
             kind = MEASURES.get(measure)
             parts.append(f"### {kind.label}" if kind else f"### {measure}")

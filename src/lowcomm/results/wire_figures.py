@@ -60,6 +60,10 @@ def density(
     ax.scatter([100 * n / 7615.6 for n, _ in pairs], [8 * mb / n for n, mb in pairs], marker="x", color="#111111",
                zorder=3, label="authors, 7B (derived)")  # fmt: skip
     ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    ticks = [t for t in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if low <= t <= high]
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.set_xticks([], minor=True)
     ax.set_ylim(bottom=0)
     ax.set(xlabel="changed weights (%)", ylabel=kind.label[0].lower() + kind.label[1:])
     ax.legend()
@@ -85,8 +89,9 @@ def grouped(
     names = [found(cells, f"{g}-{panel['codecs'][0]}", panel["measure"]).row.method.rpartition(":")[0] for g in groups]
     ax.set_xticks(range(len(groups)), [n.replace(", ", "\n", 1) for n in names], fontsize=7.5)
     ax.grid(axis="x", visible=False)
+    ax.set_ylim(top=1.16 * ax.get_ylim()[1])
     ax.set(ylabel=kind.label[0].lower() + kind.label[1:])
-    ax.legend()
+    ax.legend(loc="upper right", ncols=5)
 
 
 def links(
