@@ -12,7 +12,7 @@ TINY = [
     "model.config.hidden_size=16", "model.config.intermediate_size=32", "model.config.num_attention_heads=2",
     "scale.steps=4", "scale.checkpoint_every=1", "scale.eval_every=2", "scale.eval_problems=2",
     "scale.max_completion=4", "scale.micro_batch=4", "algorithm.inner.lr=1e-3", "horizons=[1,2,4]",
-    "meters=[density,groups,horizons,formats,bounds]", "logger.progress=false",
+    "prompt=boxed_user", "meters=[density,groups,horizons,formats,bounds]", "logger.progress=false",
 ]  # fmt: skip
 
 

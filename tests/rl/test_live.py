@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pytest
 import torch
 
 from lowcomm.rl.live import Live
@@ -57,6 +58,14 @@ def test_what_is_published_is_what_the_outer_step_leaves():
     assert store.seen[1].tolist() == [-1, -1]
     assert store.seen[2].tolist() == [2, 2]
     assert made.pending["outer/step"] == 1
+
+
+def test_weights_that_are_not_finite_reach_nobody():
+    made, params, store, _ = live()
+    params["w"][0] = float("nan")
+    with pytest.raises(FloatingPointError, match="'w' is not finite after step 1"):
+        made.on_step_end(None, SimpleNamespace(global_step=1), None)
+    assert store.seen == {}
 
 
 def test_text_comes_from_exactly_the_stale_version_or_newer_ones():

@@ -13,7 +13,7 @@ from lowcomm.rl.meters import Meters
 from lowcomm.rl.publishing import Publishing
 from lowcomm.rollout import Completion, Job
 from lowcomm.tracking import Tracker
-from lowcomm.training import check_finite
+from lowcomm.training import check_finite, check_weights
 
 log = logging.getLogger(__name__)
 Values = dict[str, float]
@@ -84,6 +84,7 @@ class Live(TrainerCallback):
         step, values = state.global_step, {}
         if self.outer:
             values |= self.outer(step)
+        check_weights(self.params, step)  # before they reach a worker
         published = time.perf_counter()
         if self.publishing:
             values |= self.ledger.write(step, self.publishing.publish(step), self.lag)
