@@ -15,6 +15,7 @@ CLAIM = {"paper": "pulsesync", "table": "deployment", "row": "ladder", "experime
 
 
 def main(argv: list[str] | None = None) -> None:
+    """The command line; ``argv`` None: that of the process."""
     parser = argparse.ArgumentParser(
         "python -m lowcomm.deploy", description="Utilisation and sync time over thin links, by patches and by files."
     )

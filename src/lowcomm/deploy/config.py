@@ -13,6 +13,8 @@ from lowcomm.config import CONF
 
 @dataclass
 class DeployConfig:
+    """The keys of conf/deploy.yaml, which says what they mean."""
+
     rates: list[float] = MISSING
     delay_ms: float = MISSING
     loss: float = MISSING

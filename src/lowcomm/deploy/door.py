@@ -68,7 +68,10 @@ def measure(stage: Stage, cfg: DictConfig, rate: float, say: Callable[[str], Non
 
 
 def cut(stage: Stage, cfg: DictConfig, method: str, say: Callable[[str], None]) -> dict[str, float]:
-    """One version whose first receiver's link breaks when a part has come through, for longer than connections live."""
+    """One version whose first receiver's link breaks when a part has come through, for longer than connections live.
+
+    Raises RuntimeError if the version had arrived before.
+    """
     stage.shape(cfg.cut_rate)
     (before,) = stage.publish(method, 1)
     link = stage.links[0]

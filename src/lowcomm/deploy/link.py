@@ -45,6 +45,7 @@ class Direction:
     lost: int = 0  # packets: by chance, by a full queue, by a cut
 
     def offer(self, packet: bytes, now: float, shape: Shape, chance: random.Random) -> None:
+        """A packet comes to the near end: it waits for the wire, or is lost."""
         start = max(now, self.free)
         backlog = (start - now) * shape.rate / 8
         if chance.random() < shape.loss or backlog > max(QUEUE_MIN, QUEUE_S * shape.rate / 8):
@@ -54,6 +55,7 @@ class Direction:
         self.queue.append((self.free + shape.delay, packet))
 
     def deliver(self, now: float, up: bool) -> None:
+        """Hand over what is due; on a broken wire it is lost."""
         while self.queue and self.queue[0][0] <= now:
             _, packet = self.queue.popleft()
             if not up:
@@ -80,6 +82,7 @@ class Link:
         self._cut_for, self._cut_at = seconds, self.down.delivered + after
 
     def step(self, now: float) -> None:
+        """Deliver what is due in both directions; break and heal."""
         if self._cut_at is not None and self.down.delivered >= self._cut_at:
             self._cut_at, self.broken_until = None, now + self._cut_for
             self.cuts += 1
@@ -88,6 +91,7 @@ class Link:
             direction.deliver(now, up)
 
     def next_due(self) -> float:
+        """When the next packet is due, infinity for none."""
         return min((d.queue[0][0] for d in (self.down, self.up) if d.queue), default=float("inf"))
 
 

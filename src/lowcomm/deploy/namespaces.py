@@ -57,7 +57,7 @@ def namespaces(count: int) -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def inside(namespace: str) -> Iterator[None]:
-    """This thread is in the namespace for a while."""
+    """This thread is in the namespace for a while. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     def enter(fd: int) -> None:

@@ -24,6 +24,7 @@ SILENCE_S = 5.0  # a transfer without a byte for so long has failed
 
 
 def http_options() -> dict:
+    """Time-outs for the HTTP file system: none in all, since a thin link takes what it takes, but one for silence."""
     return {
         "client_kwargs": {"timeout": aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)}
     }
@@ -35,6 +36,7 @@ class Timed(Store):
     nbytes, seconds = 0, 0.0
 
     def fetch(self, marker: Marker) -> memoryview:
+        """As `Store.fetch`, timed."""
         begin = time.monotonic()
         try:
             return super().fetch(marker)
@@ -53,9 +55,11 @@ class Follower:
         self.version: int | None = None
 
     def digest(self) -> str:
+        """Of the weights as they are here, for the acknowledgement."""
         return digest(self.tensors, threads=1).hex()
 
     def advance(self, version: int) -> int:
+        """Take a version and print what it took."""
         begin = time.monotonic()
         nbytes, fetch_s = self.fetch(version)
         self.version = version
@@ -66,6 +70,8 @@ class Follower:
 
 
 class ByPatches(Follower):
+    """PULSESync: the store's patches, verified before they are applied."""
+
     method = "pulsesync"
 
     def __init__(self, parameters: int, url: str):
@@ -74,12 +80,15 @@ class ByPatches(Follower):
         self.subscriber = Subscriber(self.store, self.tensors, threads=1)
 
     def fetch(self, version: int) -> tuple[int, float]:
+        """(bytes of objects, seconds to fetch them)."""
         self.store.nbytes, self.store.seconds = 0, 0.0
         self.subscriber.advance(version)
         return self.store.nbytes, self.store.seconds
 
 
 class ByFiles(Follower):
+    """Dense: one file with every weight for each version."""
+
     method = "dense"
 
     def __init__(self, parameters: int, url: str):
@@ -87,6 +96,7 @@ class ByFiles(Follower):
         self.url, self.fs = url, fsspec.filesystem("http", **http_options())
 
     def fetch(self, version: int) -> tuple[int, float]:
+        """(bytes of objects, seconds to fetch them)."""
         begin = time.monotonic()
         data = self.fs.cat_file(f"{self.url}/dense/{version}.bin")
         seconds = time.monotonic() - begin

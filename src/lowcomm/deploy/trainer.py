@@ -29,7 +29,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_) -> None:
-        pass
+        """Nothing."""
 
 
 def serve(folder: Path, host: str, port: int) -> http.server.ThreadingHTTPServer:
@@ -110,6 +110,7 @@ class Trainer:
         return {method: door.status() for method, door in self.doors.items()}
 
     def close(self) -> None:
+        """Stop serving; receivers see it."""
         self.server.shutdown()
         self.server.server_close()
         for door in self.doors.values():
@@ -117,6 +118,7 @@ class Trainer:
 
 
 def main(setting: dict) -> None:
+    """Commands from standard input until it ends; ``setting`` as `Trainer` has it. The token is in the environment."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     trainer = Trainer(setting, os.environ["LOWCOMM_DEPLOY_TOKEN"])
     print(json.dumps({"ready": True}), flush=True)

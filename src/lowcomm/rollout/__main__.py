@@ -26,6 +26,8 @@ log = logging.getLogger("lowcomm.rollout")
 
 @dataclass
 class RolloutConfig:
+    """The keys of conf/rollout.yaml, which says what they mean."""
+
     store: str = MISSING
     store_options: dict[str, Any] = field(default_factory=dict)
     public_key: str | None = None

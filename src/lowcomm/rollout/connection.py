@@ -22,6 +22,8 @@ REST_S = 30.0  # the longest pause of a worker that keeps failing
 
 @dataclass
 class Task:
+    """A job on its way: who works on it, and its result once there is one."""
+
     id: str
     job: Job
     at_least: int
@@ -70,6 +72,7 @@ class Connection:
                 self.dispatcher.change.notify_all()
 
     def leave(self) -> None:
+        """The connection is over: its job goes back."""
         self.outbox.put(None)
         self.line.close()
         with self.dispatcher.change:

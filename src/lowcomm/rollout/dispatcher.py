@@ -124,6 +124,7 @@ class Dispatcher:
             return {**counts, "workers": len(self.workers), "verified": len(self.verified)}
 
     def close(self) -> None:
+        """Stop listening and cut all connections; workers look for the next trainer."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which would keep the port
         self._socket.close()

@@ -80,6 +80,7 @@ class Engine(Protocol):
 
 
 def generate_job(engine: Engine, job: Job) -> list[Completion]:
+    """One completion for each seed of the job, in order."""
     return engine.generate([job.prompt] * len(job.seeds), job.seeds, job.sampling)
 
 

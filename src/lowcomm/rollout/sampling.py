@@ -32,7 +32,7 @@ def choose(logprobs: Tensor, u: Tensor, sampling: Sampling) -> Tensor:
 
 
 def truncated(logprobs: Tensor, sampling: Sampling) -> Tensor:
-    """-inf outside the ``top_k`` likeliest tokens, then outside the smallest set of them that holds ``top_p``."""
+    """(B, V) -> (B, V): -inf outside the ``top_k`` likeliest, then outside the smallest set of them with ``top_p``."""
     ranked, order = logprobs.sort(dim=-1, descending=True, stable=True)
     keep = torch.ones_like(ranked, dtype=torch.bool)
     if sampling.top_k:

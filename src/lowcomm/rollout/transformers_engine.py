@@ -24,7 +24,10 @@ warnings.filterwarnings("ignore", message="`past_key_values` is deprecated")
 
 
 def skeleton(folder: str | Path, device: str = "cpu") -> PreTrainedModel:
-    """The model of a folder's config.json and generation_config.json, with weights yet to come from an anchor."""
+    """The model of a folder's config.json and generation_config.json, with weights yet to come from an anchor.
+
+    Raises ValueError without a config.json.
+    """
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ValueError(f"model={folder}: there is no config.json in it; give a folder as save_pretrained writes it")

@@ -39,7 +39,7 @@ class VllmEngine:
         self._digest = ""
 
     def advance(self, version: int | None = None) -> int:
-        """Raises PatchError, OSError (the store), EngineError (the server)."""
+        """Raises Missing and other PatchErrors, OSError (the store), EngineError (the server)."""
         if version is None:
             version = self.store.latest()
             if version is None:
@@ -63,7 +63,7 @@ class VllmEngine:
         return self._digest
 
     def generate(self, prompts: list[list[int]], seeds: list[int], sampling: Sampling) -> list[Completion]:
-        """Raises EngineError, also if somebody else has updated the server meanwhile."""
+        """Raises EngineError, also if somebody else has updated the server meanwhile, ValueError before any version."""
         if self.version is None:
             raise ValueError("the engine has no weights yet: call advance() first")
         with ThreadPoolExecutor(min(len(prompts), REQUESTS)) as pool:

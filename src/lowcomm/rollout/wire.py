@@ -44,6 +44,7 @@ class Line:
         sock.settimeout(timeout)
 
     def send(self, kind: str, **fields: Any) -> None:
+        """One message; raises OSError."""
         data = json.dumps({"type": kind, **fields}, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         with self._sending:
             self.sock.sendall(data)
@@ -72,6 +73,7 @@ class Line:
         return message
 
     def close(self) -> None:
+        """End it in both directions, whatever other threads do with it."""
         with contextlib.suppress(OSError):  # not connected any more
             self.sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits in recv
         self.sock.close()
@@ -82,6 +84,7 @@ def _no_constant(name: str) -> None:
 
 
 def proof(token: str, nonce: str) -> str:
+    """That the token is known: HMAC-SHA256, hexadecimal."""
     return hmac.new(token.encode(), nonce.encode(), hashlib.sha256).hexdigest()
 
 
@@ -97,6 +100,7 @@ def endpoint(address: str) -> tuple[socket.AddressFamily, Any]:
 
 
 def text(message: dict[str, Any], key: str, limit: int = 200) -> str:
+    """A field that is a printable text. Raises WireError."""
     value = message.get(key)
     if not isinstance(value, str) or len(value) > limit or not value.isprintable():
         raise WireError(f"{message['type']}.{key}: not a printable text of at most {limit} characters")
@@ -104,6 +108,7 @@ def text(message: dict[str, Any], key: str, limit: int = 200) -> str:
 
 
 def integer(message: dict[str, Any], key: str, low: int = 0, high: int = 2**63 - 1) -> int:
+    """A field that is an integer from ``low`` to ``high``, no truth value. Raises WireError."""
     value = message.get(key)
     if type(value) is not int or not low <= value <= high:
         raise WireError(f"{message['type']}.{key}={value!r:.40}: not an integer in [{low}, {high}]")
@@ -111,6 +116,7 @@ def integer(message: dict[str, Any], key: str, low: int = 0, high: int = 2**63 -
 
 
 def number(message: dict[str, Any], key: str, low: float, high: float) -> float:
+    """A field that is a number from ``low`` to ``high``. Raises WireError."""
     value = message.get(key)
     if type(value) not in (int, float) or not low <= value <= high:
         raise WireError(f"{message['type']}.{key}={value!r:.40}: not a number in [{low}, {high}]")
@@ -118,6 +124,7 @@ def number(message: dict[str, Any], key: str, low: float, high: float) -> float:
 
 
 def integers(message: dict[str, Any], key: str, high: int) -> list[int]:
+    """A field that is a list of integers from 0 to below ``high``. Raises WireError."""
     value = message.get(key)
     if not isinstance(value, list) or not all(type(v) is int and 0 <= v < high for v in value):
         raise WireError(f"{message['type']}.{key}: not a list of integers in [0, {high})")
@@ -125,6 +132,7 @@ def integers(message: dict[str, Any], key: str, high: int) -> list[int]:
 
 
 def digest_text(message: dict[str, Any]) -> str:
+    """The field ``digest``: 32 hexadecimal digits. Raises WireError."""
     value = text(message, "digest", 32)
     if len(value) != 32 or not set(value) <= set("0123456789abcdef"):
         raise WireError("ack.digest: not 32 hexadecimal digits")
@@ -132,10 +140,12 @@ def digest_text(message: dict[str, Any]) -> str:
 
 
 def job_fields(job: Job) -> dict[str, Any]:
+    """The fields of a message that carry a job."""
     return {"prompt": list(job.prompt), "seeds": list(job.seeds), "sampling": vars(job.sampling)}
 
 
 def parse_job(message: dict[str, Any]) -> Job:
+    """The inverse of `job_fields`. Raises WireError."""
     how = message.get("sampling")
     if not isinstance(how, dict) or set(how) != {"max_new_tokens", "temperature", "top_p", "top_k"}:
         raise WireError("job.sampling: not max_new_tokens, temperature, top_p and top_k")
@@ -153,6 +163,7 @@ def parse_job(message: dict[str, Any]) -> Job:
 
 
 def completion_fields(completions: list[Completion]) -> list[dict[str, Any]]:
+    """The field ``completions`` of an answer."""
     return [vars(c) for c in completions]
 
 
