@@ -1,6 +1,7 @@
 # Low-communication training. `make` lists the targets; only Python 3.11, make and a C compiler must be there before.
 # Times in the list were measured on 2 CPU cores.
 #   SCALE=smoke|cpu|gpu|paper   size of the reproduction     JOBS=2   processes, one thread each
+#   PAPER=gpa|isoloco|…        only its tables
 #   PYTHON=path                 which Python 3.11
 #   TORCH_INDEX=address         a further package index, to choose the build of torch (CPU, a CUDA version)
 PYTHON ?= $(or $(shell command -v python3.11),python3)
@@ -14,7 +15,7 @@ FEW := scale.steps=32 scale.eval_every=32 scale.eval_samples=32 logger.progress=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help env env-vllm lint test test-vllm smoke reproduce reproduce-gpa reproduce-isoloco tables notebooks bench clean
+.PHONY: help env env-vllm lint test test-vllm smoke reproduce reproduce-gpa reproduce-isoloco reproduce-pulse reproduce-pulsesync reproduce-pulseloco reproduce-deploy tables notebooks bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,20 +47,25 @@ smoke: $(READY) ## a few steps of every algorithm preset, on text and on images 
 	rm -rf runs/smoke
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 $(FEW)
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 workload=digits model=vit-tiny $(FEW)
+	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.rl -m algorithm=adamw,pulsesync logger.progress=false
 
 reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke (5 minutes)|cpu|gpu|paper
-	$(PY) -m lowcomm.reproduce scale=$(SCALE) jobs=$(JOBS)
+	$(PY) -m lowcomm.reproduce scale=$(SCALE) jobs=$(JOBS) $(addprefix paper=,$(PAPER))
 	$(MAKE) notebooks
+reproduce-gpa: ## the same for the tables of the GPA paper
+	$(MAKE) reproduce PAPER=gpa
+reproduce-isoloco: ## the same for the tables of the IsoLoCo paper
+	$(MAKE) reproduce PAPER=isoloco
+reproduce-pulse: ## the same for the tables of PULSE: sparsity in RL
+	$(MAKE) reproduce PAPER=pulse
+reproduce-pulsesync: ## the same for the tables of PULSESync: patches
+	$(MAKE) reproduce PAPER=pulsesync
+reproduce-pulseloco: ## the same for the tables of PULSELoCo: several trainers
+	$(MAKE) reproduce PAPER=pulseloco
+reproduce-deploy: $(READY) ## weights over thin links in network namespaces (root and iproute2, else skipped with a reason)
+	OMP_NUM_THREADS=1 $(PY) -m lowcomm.deploy --out paper_figures/deployment
 
-reproduce-gpa: $(READY) ## the same for the tables of the GPA paper
-	$(PY) -m lowcomm.reproduce paper=gpa scale=$(SCALE) jobs=$(JOBS)
-	$(MAKE) notebooks
-
-reproduce-isoloco: $(READY) ## the same for the tables of the IsoLoCo paper
-	$(PY) -m lowcomm.reproduce paper=isoloco scale=$(SCALE) jobs=$(JOBS)
-	$(MAKE) notebooks
-
-tables: $(READY) ## tables and figures again, from the records alone (seconds)
+tables: $(READY) ## the results page, tables and figures again, from the records alone (seconds)
 	$(PY) -m lowcomm.results
 
 notebooks: $(READY) ## run the notebooks on the records; pages in runs/notebooks (20 s of CPU time)
