@@ -65,7 +65,7 @@ def test_blocks_of_pretraining_are_found_too():
 
 
 MISTAKES = [
-    (["scale.micro_batch=3"], r"micro_batch=3.*8 completions.*prompts_per_step=2 x group_size=4, 1 trainer.*take 2"),
+    (["scale.micro_batch=3"], r"micro_batch=3.*8 completions.*prompts_per_step=2 x group_size=4, of each.*take 2"),
     (["scale.group_size=1"], r"group_size=1"),
     (["scale.updates_per_rollout=2", "scale.steps=3"], r"scale\.steps=3.*multiple of updates_per_rollout=2"),
     (["scale.updates_per_rollout=2", "scale.steps=4", "scale.checkpoint_every=3"], r"checkpoint_every=3.*multiple"),
@@ -74,7 +74,7 @@ MISTAKES = [
     (["+sead=1"], r"sead.*seed"),
     (["+algorithm.inner.lrr=1"], r"lrr.*algorithm\.inner\.lr"),
     (["+workload.levelz=1", "workload=arithmetic"], r"levelz.*levels"),
-    (["algorithm=diloco"], r"algorithm=diloco.*lowcomm\.train.*pulsesync"),
+    (["algorithm=isoloco"], r"algorithm=isoloco.*lowcomm\.train.*pulsesync"),
     (["workload=pycode"], r"workload=pycode.*lowcomm\.train.*arithmetic"),
     (["rollout=vlm"], r"rollout=vlm.*vllm"),
     (["sync.codec=zstd"], r"codec=zstd.*packed"),
@@ -91,7 +91,18 @@ MISTAKES = [
     (["loss.kind=ppo"], r"loss\.kind=ppo"),
     (["loss.epsilon=0"], r"loss\.epsilon=0"),
     (["model.dtype=float16"], r"model\.dtype=float16"),
-    (["algorithm.inner_steps=4"], r"algorithm\.name.*outer loop"),
+    (["algorithm.inner_steps=4"], r"algorithm\.compressor.*outer loop"),
+    (["algorithm=diloco", "algorithm.inner_steps=0"], r"inner_steps=0.*at least 1"),
+    (
+        ["algorithm=diloco", "algorithm.inner_steps=3", "scale.updates_per_rollout=2", "scale.steps=4"],
+        r"inner_steps=3.*multiple of scale\.updates_per_rollout=2",
+    ),
+    (["algorithm=pulseloco", "rollout.staleness=1"], r"staleness=1.*inner_steps - 1"),
+    (["algorithm=pulseloco", "meters=[bounds]"], r"meters.*one step of Adam"),
+    (["algorithm=pulseloco", "algorithm.compressor.dtyp=bfloat16"], r"algorithm\.compressor\.dtyp"),
+    (["algorithm=ddp", "workers=2", "loss.scale_rewards=batch"], r"scale_rewards=batch.*all trainers"),
+    (["algorithm=ddp", "workers=2", "objective=sft"], r"objective=sft.*GRPO"),
+    (["workers=0"], r"workers=0.*at least 1"),
 ]
 
 

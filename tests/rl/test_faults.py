@@ -89,9 +89,9 @@ def test_text_from_workers_is_the_text_of_the_trainer_and_so_are_the_weights(who
     assert made["outcome"]["metrics"]["accuracy"] == whole[3]["outcome"]["metrics"]["accuracy"]
 
 
-def test_several_trainers_are_refused_before_any_work(tmp_path, monkeypatch):
+def test_another_number_of_trainers_than_configured_is_refused_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="WORLD_SIZE=2.*one trainer"):
+    with pytest.raises(ConfigError, match="workers=1: one trainer is one process, and WORLD_SIZE=2"):
         run(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -26,6 +26,7 @@ class Store:
 
     def publish(self, step):
         self.seen[step] = self.params["w"].clone()
+        return "sent"
 
 
 class Writers:
@@ -36,28 +37,55 @@ class Writers:
         return [[Completion([1], [0.0], True, at_least)] for _ in jobs]
 
 
-def live(outer=None, **changes):
+class Rounds:
+    """The trainers join after every `inner_steps` steps; what an outer step leaves is the number of steps."""
+
+    def __init__(self, params, inner_steps):
+        self.params, self.inner_steps = params, inner_steps
+
+    def joins(self, step):
+        return step % self.inner_steps == 0
+
+    def last(self, step):
+        return step - step % self.inner_steps
+
+    def after_step(self, step):
+        if self.inner_steps == 1 or not self.joins(step):
+            return {}
+        self.params["w"].fill_(step)
+        return {"comm/bytes": 8}
+
+
+def live(inner_steps=1, **changes):
     params = {"w": torch.zeros(2)}
     store, writers = Store(params), Writers()
-    ledger = SimpleNamespace(write=lambda step, sent, lag: {"sync/bytes": 1})
+    ledger = SimpleNamespace(write=lambda step, sent, lag, trainers: {"sync/bytes": 1, "told": trainers})
     settings = dict(steps=8, staleness=2, strict=True, eval_every=8, checkpoint_every=8, boundary=1, values=dict)
-    made = Live(params, writers, store, ledger, Meters([]), None, None, None, None, outer=outer, **settings | changes)
-    return made, params, store, writers
+    settings |= {"together": Rounds(params, inner_steps)} | changes
+    return Live(params, writers, store, ledger, Meters([]), None, None, None, None, **settings), params, store, writers
 
 
-def test_what_is_published_is_what_the_outer_step_leaves():
-    def outer(step):
-        if step % 2 == 0:
-            params["w"].fill_(step)
-        return {"outer/step": step // 2}
-
-    made, params, store, _ = live(outer)
+def test_what_an_outer_step_leaves_is_published_and_nothing_between():
+    made, params, store, _ = live(inner_steps=2)
     for step in (1, 2):
         params["w"].fill_(-1.0)
         made.on_step_end(None, SimpleNamespace(global_step=step), None)
-    assert store.seen[1].tolist() == [-1, -1]
-    assert store.seen[2].tolist() == [2, 2]
-    assert made.pending["outer/step"] == 1
+    assert {step: w.tolist() for step, w in store.seen.items()} == {2: [2, 2]}
+    assert made.joined == {"comm/bytes": 8, "sync/bytes": 1, "told": {"comm/bytes": 8}}
+
+
+def test_between_outer_steps_text_is_by_the_last_joined_weights():
+    made, _, _, writers = live(inner_steps=4, staleness=0)
+    made.text([Job([1], [0], Sampling(1))], 7)
+    assert writers.asked == (4, 4)
+    assert made.lag == 3
+
+
+def test_evaluations_and_checkpoints_wait_for_the_trainers_to_join():
+    made, *_ = live(inner_steps=4)
+    assert [step for step in (4, 8, 12, 16) if made.due(step, 6)] == [8, 12]
+    made, *_ = live()
+    assert [step for step in range(1, 10) if made.due(step, 3)] == [3, 6, 9]
 
 
 def test_weights_that_are_not_finite_reach_nobody():

@@ -1,7 +1,8 @@
 """What is read off a run whose workers synchronise in rounds: what they sent, and how it compares with sending all.
 
 Traffic stands in `outcome.bytes`, as serialised, of one worker: `per_worker` (whole run), `rounds`; behind a gate also
-`sent` (entries of the whole run) and `sparsity`, `sparsity_min`, `sparsity_max`.
+`sent` (entries of the whole run) and `sparsity`, `sparsity_min`, `sparsity_max`. In RL, where weights also go to
+rollout workers, it stands in `outcome.bytes.trainers`.
 """
 
 from typing import Any
@@ -24,20 +25,25 @@ def gate_totals(lines: list[dict[str, float]]) -> dict[str, float]:
     }
 
 
+def traffic(outcome: Outcome) -> dict[str, float]:
+    """What a worker sent to the others."""
+    return outcome["bytes"].get("trainers", outcome["bytes"])
+
+
 def sparsity(outcome: Outcome, _: Outcome | None) -> float:
     """Share of entries not sent, mean over rounds and workers; 0 where everything is sent."""
-    return outcome["bytes"].get("sparsity", 0.0)
+    return traffic(outcome).get("sparsity", 0.0)
 
 
 def round_gb(outcome: Outcome, _: Outcome | None) -> float:
     """GB of one worker and round."""
-    return outcome["bytes"]["per_worker"] / outcome["bytes"]["rounds"] / 1e9
+    return traffic(outcome)["per_worker"] / traffic(outcome)["rounds"] / 1e9
 
 
 def entry_bytes(outcome: Outcome, _: Outcome | None) -> float | None:
     """Bytes for each entry sent, all told; None where nothing was gated or sent."""
-    sent = outcome["bytes"].get("sent")
-    return outcome["bytes"]["per_worker"] / sent if sent else None
+    sent = traffic(outcome).get("sent")
+    return traffic(outcome)["per_worker"] / sent if sent else None
 
 
 def times_less_than_dense(outcome: Outcome, _: Outcome | None) -> float:
@@ -47,7 +53,7 @@ def times_less_than_dense(outcome: Outcome, _: Outcome | None) -> float:
 
 def times_less_than_ddp(outcome: Outcome, _: Outcome | None) -> float:
     """FP32 gradients of every step over the bytes of the run."""
-    return outcome["memory"]["parameters"] * outcome["steps"] / outcome["bytes"]["per_worker"]
+    return outcome["memory"]["parameters"] * outcome["steps"] / traffic(outcome)["per_worker"]
 
 
 def model_gb(outcome: Outcome, _: Outcome | None) -> float:

@@ -1,5 +1,6 @@
 """The configuration of an RL run: its shape and its strict check. Values live in `conf/rl/` and `conf/`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from lowcomm.config import CONF, AlgorithmConfig, LoggerConfig, ModelConfig, con
 from lowcomm.config import load_config as load
 
 ROOTS = (CONF / "rl", CONF)  # groups are looked for in this order
+BLOCKS = ("algorithm.compressor", "algorithm.aggregator", "algorithm.outer")
 METERS = ("density", "groups", "horizons", "formats", "bounds")
 
 
@@ -24,7 +26,7 @@ class PromptConfig:
 class RlScaleConfig:
     name: str = MISSING
     steps: int = MISSING  # optimizer steps
-    prompts_per_step: int = MISSING
+    prompts_per_step: int = MISSING  # of each trainer
     group_size: int = MISSING  # G completions of each prompt
     micro_batch: int = MISSING  # completions of one forward and backward pass
     updates_per_rollout: int = 1  # optimizer steps that one batch of text is cut into
@@ -103,6 +105,7 @@ class Config:
     meters: list[str] = field(default_factory=list)  # of METERS
     horizons: list[int] = field(default_factory=list)  # k of the k-step sparsity
     seed: int = 0
+    workers: int = 1  # trainers, one a process: torchrun --nproc-per-node <workers>
     place: PlaceConfig = field(default_factory=PlaceConfig)
     run_dir: str | None = None  # default: runs/<run name>
     stop_after: int | None = None  # stop cleanly after so many optimizer steps of this process, to be resumed
@@ -126,8 +129,9 @@ def load_config(overrides: list[str]) -> DictConfig:
 def checked(cfg: DictConfig) -> DictConfig:
     """As `lowcomm.config.checked`: every mistake that can be seen without data is a ConfigError with key and remedy."""
     cfg = conform(cfg, Config)
-    for key in ("workload", "algorithm.inner"):
-        check_block(key, OmegaConf.select(cfg, key))
+    for key in ("workload", "algorithm.inner", *BLOCKS):
+        if key not in BLOCKS or OmegaConf.select(cfg, key):
+            check_block(key, OmegaConf.select(cfg, key))
     check_values(cfg)
     return cfg
 
@@ -162,8 +166,7 @@ def check_values(cfg: DictConfig) -> None:
                 "eval_every", "eval_problems", "eval_samples", "checkpoint_every", "threads"):  # fmt: skip
         need(s[key] >= 1, f"scale.{key}", "must be at least 1")
     need(s.group_size >= 2, "scale.group_size", "an advantage compares at least 2 completions of a prompt")
-    need(a.inner_steps is None and not (a.compressor or a.aggregator or a.outer), "algorithm.name",
-         "has an outer loop; the RL door trains with one trainer, take algorithm=pulsesync or adamw")  # fmt: skip
+    check_trainers(cfg, need)
     need(a.clip is None or a.clip > 0, "algorithm.clip", "must be positive, or null for no clipping")
     need(0 <= a.schedule.warmup < 1, "algorithm.schedule.warmup", "is a fraction of all steps, in [0, 1)")
     for key in ("start", "final"):
@@ -189,6 +192,28 @@ def check_values(cfg: DictConfig) -> None:
          f"keeps {held}; raise it to {1 - (-asked // y.anchor_every)}")  # fmt: skip
 
 
+def check_trainers(cfg: DictConfig, need: Callable[[bool, str, str], None]) -> None:
+    """Several trainers, and outer steps, also of one. Raises ConfigError through `need`."""
+    a, h = cfg.algorithm, cfg.algorithm.inner_steps
+    need(cfg.workers >= 1, "workers", "must be at least 1")
+    for key in BLOCKS:
+        need(bool(OmegaConf.select(cfg, key)) == (h is not None), key,
+             "an outer loop has inner_steps, compressor, aggregator and outer; take algorithm=diloco")  # fmt: skip
+    if h is None and cfg.workers == 1:
+        return
+    need(cfg.objective == "grpo", "objective", "several trainers, and outer steps, are for GRPO")
+    need(cfg.rollout.staleness == 0, "rollout.staleness",
+         "is of one trainer; between outer steps text is up to inner_steps - 1 steps old anyway")  # fmt: skip
+    if h is None:
+        need(cfg.loss.scale_rewards != "batch", "loss.scale_rewards", "is over all trainers: take group or none")
+        return
+    need(h >= 1, "algorithm.inner_steps", "must be at least 1")
+    need(h % cfg.scale.updates_per_rollout == 0, "algorithm.inner_steps",
+         f"must be a multiple of scale.updates_per_rollout={cfg.scale.updates_per_rollout}: trainers join between "
+         "batches of text")  # fmt: skip
+    need("bounds" not in cfg.meters, "meters", f"bounds are of one step of Adam, {a.name} shows the sum of {h}")
+
+
 def check_batches(cfg: DictConfig) -> None:
     """What TRL would refuse, or silently round down, said in the numbers of this configuration. Raises ConfigError."""
     s = cfg.scale
@@ -198,7 +223,7 @@ def check_batches(cfg: DictConfig) -> None:
         below = max(d for d in fitting if d <= s.micro_batch)
         raise ConfigError(
             f"scale.micro_batch={s.micro_batch}: does not divide the {completions} completions of a step "
-            f"(prompts_per_step={s.prompts_per_step} x group_size={s.group_size}, 1 trainer); take {below}"
+            f"(prompts_per_step={s.prompts_per_step} x group_size={s.group_size}, of each trainer); take {below}"
         )
     for key in ("steps", "checkpoint_every"):
         if s[key] % s.updates_per_rollout:

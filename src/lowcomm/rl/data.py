@@ -39,22 +39,28 @@ def build_tokenizer(cfg: DictConfig) -> PreTrainedTokenizerBase:
 class Prompts:
     """The training problems that fit, as token ids, and their order.
 
+    A step of all ``workers`` takes the next problems of that order; trainer ``worker`` its own part of them, so that
+    what the trainers of a run learn from together is what one trainer would of as many prompts.
+
     ``left_out``: problems longer than ``prompt.max_tokens`` tokens. Raises ValueError when too few are left for one
     batch of text, with which TRL would train nothing and say nothing.
     """
 
-    def __init__(self, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, cfg: DictConfig):
+    def __init__(self, problems: Sequence[Problem], tokenizer: PreTrainedTokenizerBase, cfg: DictConfig,
+                 worker: int = 0):  # fmt: skip
         s = cfg.scale
-        self.seed, self.per_step = cfg.seed, s.prompts_per_step
+        self.seed, self.per_step, self.worker, self.workers = cfg.seed, s.prompts_per_step, worker, cfg.workers
+        self.rollout = s.prompts_per_step * s.updates_per_rollout  # prompts of one batch of text
         kept, self.left_out = rendered(problems, cfg.prompt.style, tokenizer, cfg.prompt.max_tokens)
         self.ids = {problem.id: ids for problem, ids in kept}
         self.problems = {problem.id: problem for problem, _ in kept}
-        need = s.prompts_per_step * s.updates_per_rollout
+        need = self.rollout * cfg.workers
         if len(self.problems) < need:
             raise ValueError(
                 f"workload.name={cfg.workload.name}: {len(self.problems)} training problems ({self.left_out} longer "
                 f"than prompt.max_tokens={cfg.prompt.max_tokens} left out), one batch of text asks for {need} "
-                f"(prompts_per_step={s.prompts_per_step} x updates_per_rollout={s.updates_per_rollout})"
+                f"(prompts_per_step={s.prompts_per_step} x updates_per_rollout={s.updates_per_rollout} x "
+                f"workers={cfg.workers})"
             )
         self.names = list(self.problems)
         self.longest = max(map(len, self.ids.values()))
@@ -71,5 +77,7 @@ class Prompts:
         return self.names[self.permutation(epoch)[place]]
 
     def dataset(self, begin: int, steps: int) -> Dataset:
-        """The prompts of optimizer steps `begin` to `steps`, in order; TRL repeats each for its group."""
-        return Dataset.from_dict({"prompt": [self.at(i) for i in range(begin * self.per_step, steps * self.per_step)]})
+        """This trainer's prompts of optimizer steps `begin` to `steps`, in order; TRL repeats each for its group."""
+        batches = range(begin * self.per_step // self.rollout, steps * self.per_step // self.rollout)
+        firsts = [(batch * self.workers + self.worker) * self.rollout for batch in batches]
+        return Dataset.from_dict({"prompt": [self.at(first + i) for first in firsts for i in range(self.rollout)]})

@@ -1,8 +1,9 @@
 """The record of a finished RL run, in the format of `lowcomm.results.record`.
 
 `outcome.metrics.loss` and the curve's `loss` are the error rate, 1 - Pass@1 of the greedy answers, since RL has no
-held-out loss; `outcome.bytes` are the ledger's totals; `outcome.curve` has one entry an evaluation; `outcome.steps_of`
-one entry an optimizer step (reward, densities, seconds ...); `outcome.paired` compares the first answers with the last.
+held-out loss; `outcome.bytes` are the ledger's totals, `outcome.bytes.trainers` those of what several trainers sent to
+each other; `outcome.curve` has one entry an evaluation; `outcome.steps_of` one entry an optimizer step, or a round
+between two outer steps (reward, densities, seconds ...); `outcome.paired` compares the first answers with the last.
 """
 
 import importlib.metadata
@@ -17,12 +18,13 @@ from torch import Tensor
 from lowcomm.config import digest, identity, run_name
 from lowcomm.results import provenance
 from lowcomm.results.describe import local, weights_hash
+from lowcomm.results.gated import gate_totals
 from lowcomm.rl import evaluation, ledger
 from lowcomm.session import peak_memory
 from lowcomm.tasks import Task
 from lowcomm.tracking import read_metrics
 
-EVERY_STEP = ("train/", "rollout/", "grpo/", "sync/", "density/", "bounds/", "time/")
+EVERY_STEP = ("train/", "rollout/", "grpo/", "sync/", "comm/", "outer/", "density/", "bounds/", "time/")
 MEANS = {"train/reward": "reward", "train/loss": "train_loss", "time/step": "seconds_per_step",
          "time/publish": "publish_seconds", "time/generate": "generate_seconds"}  # fmt: skip
 PACKAGES = ("trl", "accelerate", "math-verify")
@@ -37,9 +39,9 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None
     steps = [line for line in lines if "train/loss" in line]
     finished = datetime.now(UTC)
     names = sorted({k for line in evals for k in line if k.startswith("eval/")})
-    environment = provenance.environment(processes=1)
+    environment = provenance.environment(processes=cfg.workers)
     environment["versions"] |= {p: importlib.metadata.version(p) for p in PACKAGES}
-    completions = cfg.scale.steps * cfg.scale.prompts_per_step * cfg.scale.group_size
+    completions = cfg.scale.steps * cfg.scale.prompts_per_step * cfg.scale.group_size * cfg.workers
     return {
         "schema": 1,
         "identity": {
@@ -68,11 +70,20 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None
             | {k.removeprefix("eval/"): [e.get(k) for e in evals] for k in names},
             "paired": evaluation.paired(run_dir, evals[0]["step"], evals[-1]["step"]),
             "steps_of": columns(steps),
-            "bytes": ledger.totals(ledger.read(run_dir)),
+            "bytes": ledger.totals(ledger.read(run_dir)) | exchanged(steps),
             "memory": {**memory, "peak": peak_memory()},
             "weights": weights_hash(weights),
         },
     }
+
+
+def exchanged(lines: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """What the trainers sent to each other, one's bytes (mean over them); empty where there is one."""
+    rounds = [line["comm/bytes"] for line in lines if "comm/bytes" in line]
+    if not rounds:
+        return {}
+    sent = {"rounds": len(rounds), "per_worker": sum(rounds), "last_round": rounds[-1]}
+    return {"trainers": sent | gate_totals(lines)}
 
 
 def columns(lines: list[dict[str, Any]]) -> dict[str, list]:

@@ -8,6 +8,8 @@ dense_bf16, dense_fp32        of all weights: as a checkpoint holds them; as TRL
 codec, lag, verified          lag: optimizer steps between these weights and the text of the last step
 seconds                       cast; encode (diff, code and digest); store; fetch and apply (with digest) of the reader
                               in the trainer's process that checks every version
+trainers                      bytes that each sent to the others since the last version (mean over them); behind a gate
+                              sent (entries, mean), sparsity, sparsity_min, sparsity_max over them
 """
 
 import json
@@ -37,8 +39,8 @@ class Ledger:
         os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
 
-    def write(self, step: int, sent: Sent, lag: int) -> dict[str, float]:
-        """One line; the values that go into the metrics."""
+    def write(self, step: int, sent: Sent, lag: int, trainers: dict[str, float] | None = None) -> dict[str, float]:
+        """One line; the values that go into the metrics. ``trainers``: what they have sent to each other before it."""
         line = {
             "step": step,
             "version": sent.version,
@@ -55,6 +57,8 @@ class Ledger:
             "verified": sent.verified,
             "seconds": {k: round(v, 4) for k, v in sent.seconds.items()},
         }
+        if trainers:
+            line["trainers"] = {k.removeprefix("comm/"): v for k, v in trainers.items() if k.startswith("comm/")}
         self.file.write(json.dumps(line).encode() + b"\n")
         self.file.flush()
         return {

@@ -1,13 +1,11 @@
-"""One RL run, from nothing or from its last checkpoint, to its record."""
+"""One RL run, from nothing or from its last checkpoint, to its record. Every rank has a trainer; rank 0 also writes."""
 
 import logging
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback
@@ -28,6 +26,8 @@ from lowcomm.rl.generate import DirectEngine, Inline, Rollouts
 from lowcomm.rl.ledger import Ledger
 from lowcomm.rl.live import Live
 from lowcomm.rl.meters import Meters
+from lowcomm.rl.outer import Together, build_together
+from lowcomm.rl.outer_ranks import SharedPublishing, SharedText, trainers
 from lowcomm.rl.publishing import Publishing, TimedStore
 from lowcomm.rl.served import alone, end_tokens, save_skeleton, say_where, token_of
 from lowcomm.rl.sft import SftTrainer
@@ -37,7 +37,7 @@ from lowcomm.run_dir import RunDir, run_dir_of
 from lowcomm.session import check_machine, reset_peak_memory, stop_signals, threads
 from lowcomm.tasks import Task
 from lowcomm.tracking import Tracker
-from lowcomm.train import Stopped, as_config_error, inner_factory
+from lowcomm.train import Stopped, as_config_error
 from lowcomm.training import check_weights, tensor_bytes
 
 log = logging.getLogger(__name__)
@@ -47,60 +47,76 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
     """Train one configuration to its end and return its record; resume if it was begun, return if it is finished.
 
     Raises ConfigError before any work, FloatingPointError when the loss is not finite, RolloutError when no worker
-    answers, Stopped after `stop_after` steps or a signal. Checkpoints stay, and the same call goes on.
+    answers, Stopped after `stop_after` steps or a signal. Checkpoints stay, and the same call goes on. On ranks other
+    than 0 the record is empty.
     """
     cfg = checked(cfg)
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise ConfigError(f"WORLD_SIZE={os.environ['WORLD_SIZE']}: this door has one trainer; start one process")
-    if not (run_dir_of(cfg) / "record.json").exists():
-        check_machine(cfg)
-    with threads(cfg.scale.threads), alone():
-        folder = RunDir(run_dir_of(cfg), cfg, leader=True)
+    with trainers(cfg) as wire, threads(cfg.scale.threads), alone():
+        if not (run_dir_of(cfg) / "record.json").exists():
+            check_machine(cfg)
+        folder = RunDir(run_dir_of(cfg), cfg, leader=wire.rank == 0)
         try:
             if folder.record.exists():
                 log.info("%s is finished already", folder.path)
                 folder.finish()  # it may have died before
                 return as_config_error(record.read, folder.record)
+            if wire.rank:  # data is prepared once
+                wire.barrier()
             task = build("workload", cfg.workload, seed=cfg.seed)
+            if not wire.rank:
+                wire.barrier()
             if not hasattr(task, "problems"):
                 raise ConfigError(
                     f"workload.name={cfg.workload.name}: has no problems to answer; take workload=arithmetic"
                 )
             try:
-                return train(cfg, overrides, claim, folder, task)
+                return train(cfg, overrides, claim, folder, task, wire)
             finally:
                 task.close()
         finally:
             folder.release()
 
 
-def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: RunDir, task: Task) -> dict[str, Any]:
+def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: RunDir, task: Task,
+          wire: Wire) -> dict[str, Any]:  # fmt: skip
     """The run itself."""
-    started = datetime.now(UTC)
+    started, leads = datetime.now(UTC), wire.rank == 0
     reset_peak_memory()
     hub_logging.set_verbosity_error()  # TRL and transformers; their mistakes still raise
     tokenizer = build_tokenizer(cfg)
-    prompts = as_config_error(Prompts, task.problems("train"), tokenizer, cfg)
+    prompts = as_config_error(Prompts, task.problems("train"), tokenizer, cfg, wire.rank)
     model = models.build(cfg.model, seed=cfg.seed)
     check_room(model, tokenizer, prompts.longest, cfg)
     params = models.parameters(model)
-    copies = 3 * 3 + 2 * cfg.sync.keep_anchors * (cfg.sync.kind != "none")  # checkpoints with moments; anchors
+    # checkpoints with moments, and residuals where there are some; theta and its momentum; anchors
+    parts = 3 * wire.ranks + 2 if cfg.algorithm.inner_steps else 3
+    copies = 3 * parts + 2 * cfg.sync.keep_anchors * (cfg.sync.kind != "none")
     folder.need_space(copies * tensor_bytes(dict(params)))
     folder.begin(overrides)
-    held = restore(cfg, folder, params)
-    begun = held["step"]
     model.to(cfg.scale.device)
-    save_skeleton(model, tokenizer, folder.path / "served")
+    together = as_config_error(build_together, cfg, model, params, wire)
+    held = restore(cfg, folder, together)
+    begun = held["step"]
+    if leads:
+        save_skeleton(model, tokenizer, folder.path / "served")
+    wire.barrier()
 
-    tracker = Tracker(folder.path, cfg.logger, True, "completions", cfg.scale.prompts_per_step * cfg.scale.group_size,
-                      cfg.scale.steps)  # fmt: skip
-    ledger = Ledger(folder.path, sum(p.numel() for p in params.values()), cfg.sync.codec)
+    completions = cfg.scale.prompts_per_step * cfg.scale.group_size * wire.ranks
+    tracker = Tracker(folder.path, cfg.logger, leads, "completions", completions, cfg.scale.steps)
     as_config_error(tracker.resume, begun, begun, held["metrics"])
-    as_config_error(ledger.resume, held["ledger"])
-    publishing = build_publishing(cfg, folder, params)
-    meters = Meters(cfg.meters, cfg.horizons, betas_of(cfg))
+    ledger = Ledger(folder.path, sum(p.numel() for p in params.values()), cfg.sync.codec) if leads else None
+    if ledger:
+        as_config_error(ledger.resume, held["ledger"])
+    own = build_publishing(cfg, folder, params) if leads else None
+    publishing = SharedPublishing(own, wire) if wire.ranks > 1 and cfg.sync.kind != "none" else own
+    meters = Meters(cfg.meters if leads else [], cfg.horizons, betas_of(cfg))
     meters.load_state_dict(held["windows"])
-    rollouts = build_rollouts(cfg, folder, publishing, params, lambda: trainer.state.global_step, model, tokenizer)
+    rollouts = answers = None
+    if leads or cfg.rollout.where == "inline":
+        now = lambda: trainer.state.global_step  # noqa: E731
+        rollouts = answers = build_rollouts(cfg, folder, own, params, now, model, tokenizer)
+    if wire.ranks > 1 and cfg.rollout.where == "workers":
+        rollouts = SharedText(answers, wire)
 
     with stop_signals() as signals:
         live = Live(
@@ -111,13 +127,13 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
             steps=cfg.scale.steps, staleness=cfg.rollout.staleness, strict=cfg.rollout.strict,
             eval_every=cfg.scale.eval_every, checkpoint_every=cfg.scale.checkpoint_every,
             boundary=cfg.scale.updates_per_rollout, values=lambda: trainer.rollout_values,
+            together=together, answers=answers,
         )  # fmt: skip
-        inner = partial(inner_factory(cfg.algorithm.inner, model, params), list(params.values()))
         where = {
             "tokenizer": tokenizer,
             "callbacks": [live],
             "begun": begun,
-            "inner": inner,
+            "together": together,
             "state": held["optimizer"],
         }
         args = grpo_config(cfg, folder.path)
@@ -126,25 +142,29 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
         else:
             trainer = GrpoTrainer(model, args, cfg, prompts, task, live.text, **where)
         trainer.remove_callback(PrinterCallback)
-        save = partial(save_checkpoint, cfg, folder, params, trainer, tracker, ledger, meters)
+        save = partial(save_checkpoint, cfg, folder, params, together, tracker, ledger, meters)
         try:
             trainer.train()
         finally:
             rollouts.close()
             tracker.close()
-            ledger.close()
+            if ledger:
+                ledger.close()
     step = trainer.state.global_step
     if live.stopped:
         raise Stopped(f"stopped after step {step} of {cfg.scale.steps}; run the same command to go on")
     if step != cfg.scale.steps:
         raise AssertionError(f"TRL ended at step {step} of {cfg.scale.steps}")
     check_weights(params, step)
-    weights = {n: p.detach().cpu().contiguous().clone() for n, p in params.items()}
-    save_file(weights, folder.path / "weights.safetensors")
-    memory = {"parameters": tensor_bytes(dict(params)), "optimizer": tensor_bytes(trainer.optimizer.state_dict())}
-    result = describe(cfg, overrides, claim, task, prompts.left_out, folder.path, started, memory, weights)
-    record.write(folder.record, result)
+    result: dict[str, Any] = {}
+    if leads:
+        weights = {n: p.detach().cpu().contiguous().clone() for n, p in params.items()}
+        save_file(weights, folder.path / "weights.safetensors")
+        memory = {"parameters": tensor_bytes(dict(params)), **together.state_bytes()}
+        result = describe(cfg, overrides, claim, task, prompts.left_out, folder.path, started, memory, weights)
+        record.write(folder.record, result)
     folder.finish()
+    wire.barrier()
     return result
 
 
@@ -186,36 +206,33 @@ def build_rollouts(cfg: DictConfig, folder: RunDir, publishing: Publishing | Non
         return made
     served = skeleton(folder.path / "served", cfg.scale.device)
     eos = end_tokens(model, tokenizer)
-    if publishing is None:
+    if cfg.sync.kind == "none":
         return Inline(DirectEngine(served, params, now, eos))
     # a store of its own, so that its fetches are not counted among the reader's
     store = Store(cfg.place.store or str(folder.path / "store"))
     return Inline(TransformersEngine(served, store, sorted(eos), threads=cfg.scale.threads))
 
 
-def restore(cfg: DictConfig, folder: RunDir, params: dict) -> dict[str, Any]:
-    """Load the last whole checkpoint into the parameters; the rest of it."""
+def restore(cfg: DictConfig, folder: RunDir, together: Together) -> dict[str, Any]:
+    """Load the last whole checkpoint into the parameters and the outer loop; the rest of it."""
+    together.wire.barrier()
     found = as_config_error(checkpoint.latest, folder.checkpoints, digest(cfg))
     if found is None:
         return {"step": 0, "metrics": 0, "ledger": 0, "optimizer": None, "windows": {}}
-    _, state, _ = checkpoint.load(found)
-    with torch.no_grad():
-        for name, p in params.items():
-            p.copy_(state["weights"][name])
+    _, state, own_state = checkpoint.load(found, cfg.scale.device)
+    state["optimizer"] = together.load(state, own_state)
     log.info("resumed at step %d", state["step"])
     return state
 
 
-def save_checkpoint(cfg: DictConfig, folder: RunDir, params: dict, trainer: GrpoTrainer, tracker: Tracker,
-                    ledger: Ledger, meters: Meters, step: int) -> None:  # fmt: skip
-    """Everything that a resumed run can't compute again. Randomness and data are functions of the step."""
+def save_checkpoint(cfg: DictConfig, folder: RunDir, params: dict, together: Together, tracker: Tracker,
+                    ledger: Ledger | None, meters: Meters, step: int) -> None:  # fmt: skip
+    """Everything that a resumed run can't compute again. Randomness and data are functions of the step. Collective."""
     check_weights(params, step)
-    state = {
+    state = together.shared_state() | {
         "step": step,
-        "weights": {n: p.detach() for n, p in params.items()},
-        "optimizer": trainer.optimizer.optimizer.state_dict(),  # beneath accelerate's wrapper
         "windows": meters.state_dict(),
         "metrics": tracker.position(),
-        "ledger": ledger.position(),
+        "ledger": ledger.position() if ledger else 0,
     }
-    checkpoint.save(folder.checkpoints, digest(cfg), step, state, {}, Wire(1))
+    checkpoint.save(folder.checkpoints, digest(cfg), step, state, together.own_states(), together.wire)

@@ -3,8 +3,6 @@
 A step learns from `prompts_per_step * group_size` different problems; the loss is on the answer's tokens alone.
 """
 
-from collections.abc import Callable
-
 import torch
 from datasets import Dataset
 from omegaconf import DictConfig
@@ -14,6 +12,7 @@ from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
 from trl import GRPOConfig
 
 from lowcomm.rl.data import Prompts
+from lowcomm.rl.outer import Together
 from lowcomm.rl.trainer import Begun, StepSeeds, check_alone
 
 IGNORED = -100  # label of a token that the loss leaves out
@@ -24,14 +23,14 @@ class SftTrainer(Begun, Trainer):
 
     def __init__(self, model: nn.Module, args: GRPOConfig, cfg: DictConfig, prompts: Prompts,
                  tokenizer: PreTrainedTokenizerBase, callbacks: list[TrainerCallback], begun: int,
-                 inner: Callable[[], torch.optim.Optimizer], state: dict | None):  # fmt: skip
-        self.begin(begun, inner, state, cfg)
+                 together: Together, state: dict | None):  # fmt: skip
+        self.begin(begun, together, state, cfg)
         self.rollout_values: dict[str, float] = {}
         rows = examples(prompts, tokenizer, cfg, begun)
         super().__init__(
             model=model, args=args, train_dataset=rows, processing_class=tokenizer,
             data_collator=lambda batch: collate(batch, tokenizer.pad_token_id),
-            callbacks=[StepSeeds(cfg.seed), *callbacks],
+            callbacks=[StepSeeds(cfg.seed, prompts.worker), *callbacks],
         )  # fmt: skip
         check_alone(self, cfg)
 

@@ -17,6 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from lowcomm.inner import rate, step_seed
 from lowcomm.rl.data import Prompts
+from lowcomm.rl.outer import Together
 from lowcomm.rollout import Completion, Job, Sampling, seed_of
 from lowcomm.tasks import Task
 
@@ -29,14 +30,13 @@ class Begun:
     Mixed into TRL's trainers: `model`, `steps` and so on come from them.
     """
 
-    def begin(
-        self, begun: int, inner: Callable[[], torch.optim.Optimizer], state: dict | None, cfg: DictConfig
-    ) -> None:
-        self.begun, self.inner, self.inner_state, self.cfg = begun, inner, state, cfg
+    def begin(self, begun: int, together: Together, state: dict | None, cfg: DictConfig) -> None:
+        self.begun, self.together, self.inner_state, self.cfg = begun, together, state, cfg
+        self.weight = 1.0  # of this trainer's gradient in a mean over all
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            self.optimizer = self.inner()
+            self.optimizer = self.together.optimizer
             own = {id(p) for p in self.model.parameters() if p.requires_grad}
             held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
             if own != held:
@@ -57,6 +57,16 @@ class Begun:
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        """TRL's last look at a step's gradients: they are averaged first."""
+        self.together.average(self.weight)
+        return super()._clip_grad_norm(model)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> float:
+        if grad_norm is None:  # nothing was clipped
+            self.together.average(self.weight)
+        return super()._get_grad_norm(model, grad_norm)
+
     def _init_training_state(self, *args: Any) -> tuple[int, int]:
         epochs = super()._init_training_state(*args)
         self.state.global_step = self.begun
@@ -66,11 +76,11 @@ class Begun:
 class StepSeeds(TrainerCallback):
     """The global randomness of a step (shuffling into micro batches, dropout) is a function of the step alone."""
 
-    def __init__(self, seed: int):
-        self.seed = seed
+    def __init__(self, seed: int, worker: int):
+        self.seed, self.worker = seed, worker
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
-        torch.manual_seed(step_seed(self.seed, 0, state.global_step))
+        torch.manual_seed(step_seed(self.seed, self.worker, state.global_step))
 
 
 def check_alone(trainer: Trainer, cfg: DictConfig) -> None:
@@ -88,15 +98,15 @@ class GrpoTrainer(Begun, GRPOTrainer):
 
     def __init__(self, model: nn.Module, args: GRPOConfig, cfg: DictConfig, prompts: Prompts, task: Task, text: Text,
                  tokenizer: PreTrainedTokenizerBase, callbacks: list[TrainerCallback], begun: int,
-                 inner: Callable[[], torch.optim.Optimizer], state: dict | None):  # fmt: skip
+                 together: Together, state: dict | None):  # fmt: skip
         self.prompts, self.task, self.text = prompts, task, text
-        self.begin(begun, inner, state, cfg)
+        self.begin(begun, together, state, cfg)
         s, g = cfg.scale, cfg.sampling
         self.sampling = Sampling(s.max_completion, g.temperature, g.top_p, g.top_k)
         super().__init__(
             model=model, reward_funcs=self.reward, args=args, train_dataset=prompts.dataset(begun, s.steps),
             processing_class=tokenizer, rollout_func=lambda asked, _: self.rollout(asked),
-            callbacks=[StepSeeds(cfg.seed), *callbacks],
+            callbacks=[StepSeeds(cfg.seed, prompts.worker), *callbacks],
         )  # fmt: skip
         check_alone(self, cfg)
         self._step = begun * args.gradient_accumulation_steps
@@ -109,9 +119,10 @@ class GrpoTrainer(Begun, GRPOTrainer):
         ids = [self.prompts.ids[name] for name in asked[::size]]
         if asked != [name for name in asked[::size] for _ in range(size)]:
             raise AssertionError("TRL no longer hands over prompts in whole groups, in order")
+        first = self.prompts.worker * len(ids)  # places count through all trainers, as if one had them all
         jobs = [
             Job(tokens, [seed_of(self.cfg.seed, step, place, repeat) for repeat in range(size)], self.sampling)
-            for place, tokens in enumerate(ids)
+            for place, tokens in enumerate(ids, first)
         ]
         answers = [completion for group in self.text(jobs, step) for completion in group]
         self.rollout_values = {
@@ -147,6 +158,8 @@ class GrpoTrainer(Begun, GRPOTrainer):
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         loss = super()._compute_loss(model, inputs)
+        if self.loss_type == "dapo":  # a mean over the tokens of the step
+            self.weight = float(inputs["num_items_in_batch"].clamp(min=1))
         mask = inputs["completion_mask"]
         gap = ((self._logps - inputs["old_per_token_logps"]).abs() * mask).sum() / mask.sum().clamp(min=1)
         self._metrics["train"]["logp_gap"].append(gap.item())
