@@ -44,14 +44,17 @@ class Together(Protocol):
     def after_step(self, step: int) -> Values:
         """After it; what was sent to the other trainers."""
 
-    def shared_state(self) -> dict: ...
+    def shared_state(self) -> dict:
+        """What all ranks have alike."""
 
-    def own_states(self) -> dict[int, dict]: ...
+    def own_states(self) -> dict[int, dict]:
+        """What this trainer alone has, by worker; asked for where the trainers join."""
 
     def load(self, shared: dict, own_state: Callable[[int], dict]) -> dict:
         """Go on from the states; the state of the optimizer, which is loaded by who steps it."""
 
-    def state_bytes(self) -> dict[str, int]: ...
+    def state_bytes(self) -> dict[str, int]:
+        """Measured bytes of what one trainer keeps beside model and gradients; `optimizer` is all of it."""
 
 
 class Averaged:

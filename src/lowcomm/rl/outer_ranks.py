@@ -62,9 +62,11 @@ class SharedPublishing:
         self.own, self.wire, self.epoch = own, wire, own.epoch if own else 0
 
     def version(self, step: int) -> int:
+        """The number under which the weights of `step` are, or would be, published."""
         return self.epoch * EPOCH + step
 
     def for_text(self, step: int, staleness: int) -> int:
+        """The version of `step`: staleness of one's own choice is for one trainer, and 0 here."""
         return self.version(step)
 
     def publish(self, step: int) -> Sent | None:
@@ -93,11 +95,13 @@ class SharedText:
         return [[Completion(**fields) for fields in group] for group in mine]
 
     def close(self) -> None:
+        """Let the rollout workers go."""
         if self.lead:
             self.lead.close()
 
 
 def job_of(fields: dict) -> Job:
+    """From what `asdict` made of it."""
     return Job(fields["prompt"], fields["seeds"], Sampling(**fields["sampling"]))
 
 
@@ -110,6 +114,7 @@ def means(wire: Wire, steps: list[Values]) -> Values:
 
 
 def mean_of(parts: list[Values]) -> Values:
+    """Key by key over the parts that have it; one part alone as it is."""
     if len(parts) == 1:
         return parts[0]
     keys = dict.fromkeys(key for part in parts for key in part)
