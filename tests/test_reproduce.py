@@ -67,7 +67,7 @@ def test_a_grid_from_nothing_to_records_and_again(runs, capsys):
 
 def test_interrupt_and_go_on(runs):
     """SIGINT in the middle of training: the run saves itself, and the second start ends it from there."""
-    longer = GRID.replace("values: [1e-6, 2e-3]", "values: [1e-3]").replace("scale.steps=10", "scale.steps=150")
+    longer = GRID.replace("values: [1e-6, 2e-3]", "values: [1e-3]").replace("scale.steps=10", "scale.steps=400")
     experiment = parse(longer.replace("seeds: [0, 1]", "seeds: [0]"), "gpa/tiny")
     experiment.rows = experiment.rows[:1]
 
@@ -82,11 +82,11 @@ def test_interrupt_and_go_on(runs):
     assert not list(runs.glob("records/**/*.json"))
     assert "stopped after step" in (runs / "logs" / "process0.log").read_text()
     steps = next(runs.glob("runs/*/*/metrics.jsonl")).read_text().count("train/loss")
-    assert steps < 150
+    assert steps < 400
     reproduce.execute([experiment], "smoke", 1, runs / "records")
     done = record.read(next(runs.glob("records/**/*.json")))
-    assert done["outcome"]["steps"] == 150
-    assert next(runs.glob("runs/*/*/metrics.jsonl")).read_text().count("train/loss") == 150, "no step was run twice"
+    assert done["outcome"]["steps"] == 400
+    assert next(runs.glob("runs/*/*/metrics.jsonl")).read_text().count("train/loss") == 400, "no step was run twice"
 
 
 def test_two_rows_with_one_configuration_are_refused(runs):

@@ -127,7 +127,7 @@ def warm() -> None:
 
 def test_chain_with_kills(tmp_path):
     warm()
-    kills = chain(tmp_path, 40, 0, 0.3)
+    kills = chain(tmp_path, 40, 0, 0.05)
     assert kills > 0
     assert check_all(tmp_path, 40) < 20
 

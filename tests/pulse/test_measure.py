@@ -95,6 +95,7 @@ def test_memory_follows_the_largest_tensor_not_their_number(codec, tmp_path, mon
         codec_module, "IN_MEMORY", 1 << 14
     )  # beyond these a patch and its changes do not stay in memory
     monkeypatch.setattr(receive, "STAGED", 1 << 14)
+    monkeypatch.setattr(paper, "CHUNK", 1 << 14)  # of the finished patch on its way to the file
     peaks = {}
     for count in (3, 12):
         sides = {"old": {}, "new": {}}

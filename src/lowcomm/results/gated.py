@@ -35,9 +35,10 @@ def sparsity(outcome: Outcome, _: Outcome | None) -> float:
     return traffic(outcome).get("sparsity", 0.0)
 
 
-def round_gb(outcome: Outcome, _: Outcome | None) -> float:
-    """GB of one worker and round."""
-    return traffic(outcome)["per_worker"] / traffic(outcome)["rounds"] / 1e9
+def round_gb(outcome: Outcome, _: Outcome | None) -> float | None:
+    """GB of one worker and round; None where nothing was sent."""
+    sent = traffic(outcome)
+    return sent["per_worker"] / sent["rounds"] / 1e9 if sent["rounds"] else None
 
 
 def entry_bytes(outcome: Outcome, _: Outcome | None) -> float | None:
@@ -46,19 +47,22 @@ def entry_bytes(outcome: Outcome, _: Outcome | None) -> float | None:
     return traffic(outcome)["per_worker"] / sent if sent else None
 
 
-def times_less_than_dense(outcome: Outcome, _: Outcome | None) -> float:
-    """FP32 parameters over the bytes of a round."""
-    return outcome["memory"]["parameters"] / 1e9 / round_gb(outcome, None)
+def times_less_than_dense(outcome: Outcome, _: Outcome | None) -> float | None:
+    """FP32 parameters over the bytes of a round; None where nothing was sent."""
+    sent = round_gb(outcome, None)
+    return outcome["memory"]["parameters"] / 1e9 / sent if sent else None
 
 
-def times_less_than_ddp(outcome: Outcome, _: Outcome | None) -> float:
-    """FP32 gradients of every step over the bytes of the run."""
-    return outcome["memory"]["parameters"] * outcome["steps"] / traffic(outcome)["per_worker"]
+def times_less_than_ddp(outcome: Outcome, _: Outcome | None) -> float | None:
+    """FP32 gradients of every step over the bytes of the run; None where nothing was sent."""
+    sent = traffic(outcome)["per_worker"]
+    return outcome["memory"]["parameters"] * outcome["steps"] / sent if sent else None
 
 
-def model_gb(outcome: Outcome, _: Outcome | None) -> float:
-    """Derived: GB of a round of Qwen2.5-7B at this ratio to dense."""
-    return MODEL_GB / times_less_than_dense(outcome, None)
+def model_gb(outcome: Outcome, _: Outcome | None) -> float | None:
+    """Derived: GB of a round of Qwen2.5-7B at this ratio to dense; None where nothing was sent."""
+    ratio = times_less_than_dense(outcome, None)
+    return MODEL_GB / ratio if ratio else None
 
 
 def early_gap_pct(outcome: Outcome, baseline: Outcome) -> float:

@@ -66,6 +66,8 @@ def tuning_runs(experiment: Experiment, row: Row, scale: str) -> list[Run]:
 
 def best_value(experiment: Experiment, runs: list[Run], records: Path) -> float | None:
     """The tuned value whose run ended best by the first measure; the lower value on a tie."""
+    if len(runs) == 1:  # nothing to choose
+        return runs[0].tuned
     measure = MEASURES[experiment.measures[0]]
     sign = 1 if measure.lower else -1
     return min(runs, key=lambda r: (sign * measure.of(read(records / r.path)["outcome"], None), r.tuned or 0)).tuned
