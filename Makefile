@@ -37,19 +37,19 @@ lint: $(READY) ## style of the code, outputs left in notebooks (seconds)
 	$(PY) -m ruff format --check .
 	$(PY) -m nbstripout --verify $(NOTEBOOKS) </dev/null
 
-test: $(READY) ## the test suite (5 minutes)
+test: $(READY) ## the test suite (8 minutes)
 	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(JOBS) -m 'not slow' tests
 
 test-vllm: .venv-vllm/.ready ## the receiver in a real vLLM engine, on the CPU
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m 'not slow' tests/vllm --timeout 900
 
-smoke: $(READY) ## a few steps of every algorithm preset, on text and on images (30 short runs)
+smoke: $(READY) ## a few steps of every algorithm preset, on text, on images and in RL (36 short runs, 3 minutes)
 	rm -rf runs/smoke
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 $(FEW)
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 workload=digits model=vit-tiny $(FEW)
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.rl -m algorithm=adamw,pulsesync logger.progress=false
 
-reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke (5 minutes)|cpu|gpu|paper
+reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke (about 10 minutes, 93 runs)|cpu|gpu|paper
 	$(PY) -m lowcomm.reproduce scale=$(SCALE) jobs=$(JOBS) $(addprefix paper=,$(PAPER))
 	$(MAKE) notebooks
 reproduce-gpa: ## the same for the tables of the GPA paper
