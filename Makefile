@@ -43,7 +43,7 @@ test: $(READY) ## the test suite (8 minutes)
 test-vllm: .venv-vllm/.ready ## the receiver in a real vLLM engine, on the CPU
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -m 'not slow' tests/vllm --timeout 900
 
-smoke: $(READY) ## a few steps of every algorithm preset, on text, on images and in RL (36 short runs, 3 minutes)
+smoke: $(READY) ## a few steps of every algorithm preset, on text, on images and in RL (36 short runs, 2 minutes)
 	rm -rf runs/smoke
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 $(FEW)
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 workload=digits model=vit-tiny $(FEW)
