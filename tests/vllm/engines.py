@@ -43,6 +43,9 @@ def tiny(folder: Path, family: str = "llama", tied: bool = False) -> Weights:
     return weights
 
 
+ENGINES: list[LLM] = []  # kept to the end: an engine that goes takes vLLM's process groups from the others
+
+
 def start(folder: Path, **options) -> LLM:
     """An engine on a folder."""
     settings = {
@@ -57,7 +60,8 @@ def start(folder: Path, **options) -> LLM:
         "weight_transfer_config": {"backend": "pulse"},
         "worker_extension_cls": "pulse_vllm.extension.Inspect",
     }
-    return LLM(model=str(folder), **(settings | options))
+    ENGINES.append(LLM(model=str(folder), **(settings | options)))
+    return ENGINES[-1]
 
 
 def with_weights(source: Path, folder: Path, weights: Weights) -> Path:
