@@ -30,7 +30,6 @@ from lowcomm.assembly import (
     total_steps,
     worker_batch,
 )
-from lowcomm.assembly import inner_factory as inner_factory  # also asked for under this name
 from lowcomm.blocks import ConfigError
 from lowcomm.config import CONF, checked, digest, load_config
 from lowcomm.outer.exchange import ConsensusError
@@ -183,11 +182,9 @@ def main(cfg: DictConfig) -> float:
         result = run(cfg, list(HydraConfig.get().overrides.task))
     except ConfigError as error:
         raise SystemExit(f"error: {error}") from None
-    except (ConsensusError, PatchError) as error:  # what another rank sent, or holds
-        raise SystemExit(f"stopped: {error}; run the same command to go on from the last checkpoint") from None
     except FloatingPointError as error:
         raise SystemExit(f"stopped: {error}; the last good checkpoint is kept") from None
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ConsensusError, PatchError) as error:
         raise SystemExit(f"stopped: {error}; run the same command to go on from the last checkpoint") from None
     except Stopped as note:
         raise SystemExit(f"{note}") from None

@@ -87,7 +87,6 @@ def cut(stage: Stage, cfg: DictConfig, method: str, say: Callable[[str], None]) 
 def describe(cfg: DictConfig, overrides: list[str], claim: dict | None, started: datetime, ladder: list[dict],
              cuts: dict[str, dict], stage: Stage) -> dict[str, Any]:  # fmt: skip
     """The record, `lowcomm.results.record`: one line of the curve per rate; what was cut among the metrics."""
-    finished = datetime.now(UTC)
     versions = len(ladder) * cfg.versions + 2 * bool(cuts) + 2  # the first weights, and one to warm up
     bits = mean(8 * r["pulsesync_bytes"] / (r["changed"] * cfg.parameters) for r in ladder)
     metrics: dict[str, Any] = {
@@ -111,13 +110,7 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict | None, started:
     )
     return {
         "schema": 1,
-        "identity": {
-            "name": f"deploy-{digest(cfg)[:6]}/seed{cfg.seed}",
-            "seed": cfg.seed,
-            "started": started.isoformat(timespec="seconds"),
-            "finished": finished.isoformat(timespec="seconds"),
-            "wall_seconds": round((finished - started).total_seconds(), 1),
-        },
+        "identity": provenance.session(f"deploy-{digest(cfg)[:6]}/seed{cfg.seed}", cfg.seed, started),
         "claim": claim,
         "code": provenance.code(OmegaConf.to_container(cfg), digest(cfg), list(overrides)),
         "environment": provenance.environment(processes=cfg.receivers + 2),

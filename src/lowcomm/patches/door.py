@@ -34,19 +34,12 @@ def run(overrides: list[str], claim: dict[str, Any] | None = None) -> dict[str, 
         except PatchError as error:
             raise ConfigError(f"source ({cfg.source['_target_']}): {error}") from error
         environment = provenance.environment()
-    finished = datetime.now(UTC)
     metrics = {k: sum(r[k] for r in rows) for k in TOTALS if rows[0].get(k) is not None}
     memory = {k: rows[0][f"{k}_memory"] for k in ("encode", "apply") if f"{k}_memory" in rows[0]}
     columns = ("step", "bytes", "changed", "published_bytes")
     return {
         "schema": 1,
-        "identity": {
-            "name": f"patches_{cfg.scale.name}-{digest(cfg)[:6]}/seed{cfg.seed}",
-            "seed": cfg.seed,
-            "started": started.isoformat(timespec="seconds"),
-            "finished": finished.isoformat(timespec="seconds"),
-            "wall_seconds": round((finished - started).total_seconds(), 1),
-        },
+        "identity": provenance.session(f"patches_{cfg.scale.name}-{digest(cfg)[:6]}/seed{cfg.seed}", cfg.seed, started),
         "claim": claim,
         "code": provenance.code(local(identity(cfg)), digest(cfg), [local(o) for o in overrides]),
         "environment": environment,

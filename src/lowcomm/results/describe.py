@@ -1,7 +1,7 @@
 """The record of a finished run, from what really happened in it: its metrics file, its state, its weights."""
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,13 @@ def describe(
     lines = read_metrics(run_dir)
     evals = [line for line in lines if "eval/loss" in line]
     rounds = [line["comm/bytes"] for line in lines if "comm/bytes" in line]
-    finished = datetime.now(UTC)
     steps = lines[-1]["step"]
     samples = steps * cfg.scale.batch * (cfg.workers if cfg.budget == "per_worker" else 1)
     curve = {k: [line[f"eval/{k}"] for line in evals] for k in ("loss", "accuracy") if f"eval/{k}" in evals[0]}
     curve["train_loss"] = train_losses(lines)
     return {
         "schema": 1,
-        "identity": {
-            "name": run_name(cfg),
-            "seed": cfg.seed,
-            "started": started.isoformat(timespec="seconds"),
-            "finished": finished.isoformat(timespec="seconds"),
-            "wall_seconds": round((finished - started).total_seconds(), 1),
-        },
+        "identity": provenance.session(run_name(cfg), cfg.seed, started),
         "claim": claim,
         "code": provenance.code(local(identity(cfg)), digest(cfg), [local(o) for o in overrides]),
         "environment": provenance.environment(processes=ranks),

@@ -1,9 +1,10 @@
-"""What a record says of the code and of the machine: enough to run it again, nothing about whose machine it was."""
+"""What a record says of the run, the code and the machine: enough to run it again, nothing about whose it was."""
 
 import hashlib
 import importlib.metadata
 import platform
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,18 @@ from lowcomm.results.record import ROOT
 
 SOURCES = ("src", "conf")  # what decides a result; evidence itself may be uncommitted
 PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "schedulefree", "hydra-core", "safetensors", "scikit-learn")
+
+
+def session(name: str, seed: int, started: datetime) -> dict[str, Any]:
+    """Which run, when it started (UTC), and that it ends now."""
+    finished = datetime.now(UTC)
+    return {
+        "name": name,
+        "seed": seed,
+        "started": started.isoformat(timespec="seconds"),
+        "finished": finished.isoformat(timespec="seconds"),
+        "wall_seconds": round((finished - started).total_seconds(), 1),
+    }
 
 
 def environment(processes: int = 1) -> dict[str, Any]:

@@ -8,7 +8,7 @@ between two outer steps (reward, densities, seconds ...); `outcome.paired` compa
 
 import importlib.metadata
 import statistics
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +37,13 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None
     lines = read_metrics(run_dir)
     evals = [line for line in lines if "eval/loss" in line]
     steps = [line for line in lines if "train/loss" in line]
-    finished = datetime.now(UTC)
     names = sorted({k for line in evals for k in line if k.startswith("eval/")})
     environment = provenance.environment(processes=cfg.workers)
     environment["versions"] |= {p: importlib.metadata.version(p) for p in PACKAGES}
     completions = cfg.scale.steps * cfg.scale.prompts_per_step * cfg.scale.group_size * cfg.workers
     return {
         "schema": 1,
-        "identity": {
-            "name": run_name(cfg),
-            "seed": cfg.seed,
-            "started": started.isoformat(timespec="seconds"),
-            "finished": finished.isoformat(timespec="seconds"),
-            "wall_seconds": round((finished - started).total_seconds(), 1),
-        },
+        "identity": provenance.session(run_name(cfg), cfg.seed, started),
         "claim": claim,
         "code": provenance.code(local(identity(cfg)), digest(cfg), [local(o) for o in overrides]),
         "environment": environment,
