@@ -71,9 +71,10 @@ def mxfp4(tensor: Tensor) -> tuple[Tensor, Tensor]:
     finite = amax.isfinite()
     # frexp: amax = f * 2^e with f in [0.5, 1), hence floor(log2(amax)) = e - 1, exactly, subnormals included
     exponent = torch.where(amax > 0, torch.frexp(torch.where(finite, amax, 1.0))[1] - 3, -127).clamp(-127, 127)
-    # two factors: 2^127 * 2^... would overflow float32 in one
+    # two factors: 2^127 * 2^... would overflow float32 in one; made block by block, as ldexp of every element is slow
     half = -exponent // 2
-    scaled = torch.ldexp(torch.ldexp(blocks, half[..., None]), (-exponent - half)[..., None])
+    one = torch.ones_like(amax)
+    scaled = blocks * torch.ldexp(one, half)[..., None] * torch.ldexp(one, -exponent - half)[..., None]
     magnitude = torch.where(finite[..., None], scaled, 0.0).abs()
     code = _e2m1(magnitude) | (torch.signbit(scaled).to(torch.uint8) << 3)
     code = torch.where(finite[..., None], code, torch.zeros_like(code))
@@ -83,11 +84,12 @@ def mxfp4(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 def _e2m1(magnitude: Tensor) -> Tensor:
     """Nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; a tie goes to the even code."""
-    # midpoints whose lower neighbour is even (go up beyond them), then those whose upper one is (go up at them)
-    up = torch.tensor([0.25, 1.25, 2.5, 5.0], device=magnitude.device)
-    at = torch.tensor([0.75, 1.75, 3.5], device=magnitude.device)
-    above = (magnitude[..., None] > up).sum(-1) + (magnitude[..., None] >= at).sum(-1)
-    return above.to(torch.uint8)
+    code = torch.zeros_like(magnitude, dtype=torch.uint8)
+    for midpoint in (0.25, 1.25, 2.5, 5.0):  # its lower neighbour is even: go up beyond it
+        code += magnitude > midpoint
+    for midpoint in (0.75, 1.75, 3.5):  # its upper neighbour is even: go up at it
+        code += magnitude >= midpoint
+    return code
 
 
 def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:

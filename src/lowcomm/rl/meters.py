@@ -20,6 +20,7 @@ from lowcomm.pulse.visibility import changed
 FORMATS = ("fp16", "fp8-e4m3", "fp8-e5m2", "mxfp4")
 KINDS = {"embedding": ("embed",), "head": ("lm_head",), "norm": ("norm",), "attention": ("attn",), "mlp": ("mlp",)}
 Values = dict[str, float]
+EXPONENT = 0x7F800000  # bits of an FP32 exponent
 
 
 def kind_of(name: str) -> str:
@@ -107,8 +108,9 @@ class Meters:
         for name, p in params.items():
             old, new = self.masters[name].float(), p.detach().float()
             move, size = (new - old).abs(), old.abs()
-            spacing = torch.ldexp(torch.ones_like(size), torch.frexp(size)[1] - 8)  # of BF16 at |w|
-            sums["predicted"] += float((move / spacing).clamp(max=1).nan_to_num(1.0).sum(dtype=torch.float64))
+            spacing = (size.view(torch.int32) & EXPONENT).view(torch.float32) * 2.0**-7  # of BF16 at |w|; at 0 none
+            share = torch.where(move > 0, move / spacing, 0.0).clamp(max=1)
+            sums["predicted"] += float(share.sum(dtype=torch.float64))
             sums["moved"] += float(move.sum(dtype=torch.float64))
             largest, total = max(largest, float(move.max())), total + p.numel()
             for key, limit in limits.items():
