@@ -75,9 +75,12 @@ def mutate_json(patch: bytes, rng: random.Random) -> bytes:
             tensors.remove(item)
         elif kind == 4:
             rng.shuffle(tensors)
-        elif kind == 5 and item.get("sizes"):
+        elif kind == 5 and isinstance(item.get("sizes"), list):  # not what kind 0 has put there
             at = rng.randrange(3)
-            item["sizes"] = [n + rng.choice((-1, 1, 2**32)) * (i == at) for i, n in enumerate(item["sizes"])]
+            item["sizes"] = [
+                n + rng.choice((-1, 1, 2**32)) if i == at and isinstance(n, int) else n
+                for i, n in enumerate(item["sizes"])
+            ]
         elif kind == 6 and isinstance(item.get("nnz"), int):
             item["nnz"] += rng.choice((-1, 1, 2**40))
         elif kind == 7 and item:

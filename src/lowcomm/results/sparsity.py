@@ -43,6 +43,31 @@ def prediction_error(outcome: Outcome, _: Outcome | None) -> float | None:
     return None if predicted is None or measured == 0 else 100 * abs(predicted / measured - 1)
 
 
+def layout(outcome: Outcome, _: Outcome | None) -> dict[str, float]:
+    """Means of a step: bytes in the published layout, of all weights, weights changed; empty where not measured."""
+    metrics, sent = outcome["metrics"], outcome["bytes"]
+    if "bytes_paper" not in metrics:
+        return {}
+    numel = sent["dense_bf16"] / 2
+    return {"bytes": metrics["bytes_paper"], "dense": sent["dense_bf16"], "changed": sent["density"] * numel}
+
+
+def published(ratio: Callable[[dict[str, float]], float]) -> Reading:
+    """A reading of the same steps' patches in the published layout, from what `layout` gives."""
+
+    def reading(outcome: Outcome, _: Outcome | None) -> float | None:
+        values = layout(outcome, None)
+        return ratio(values) if values else None
+
+    return reading
+
+
+def of_published(outcome: Outcome, _: Outcome | None) -> float | None:
+    """Bytes of the run's own patches over those of the published layout."""
+    values = layout(outcome, None)
+    return outcome["bytes"]["per_version"] / values["bytes"] if values else None
+
+
 # name: title, unit, reading, lower is better, digits
 FIELDS: dict[str, tuple[str, str, Reading, bool, int]] = {
     "unchanged_pct": ("Weights a step leaves bit-identical", "%", metric("sparsity_bf16", 100), False, 3),
@@ -79,5 +104,21 @@ FIELDS: dict[str, tuple[str, str, Reading, bool, int]] = {
     "step_mb": ("One version on its way", "MB", total("per_version", 1e-6), True, 3),
     "step_ratio": ("Times less than all weights in BF16", "x", total("ratio_vs_bf16"), False, 1),
     "step_ratio_anchors": ("The same, anchors shared out", "x", total("ratio_vs_bf16_with_anchors"), False, 1),
+    "published_mb": ("One version in the published layout", "MB", published(lambda v: v["bytes"] / 1e6), True, 3),
+    "published_ratio": (
+        "Published layout, times less than all weights in BF16",
+        "x",
+        published(lambda v: v["dense"] / v["bytes"]),
+        False,
+        1,
+    ),
+    "published_bits": (
+        "Published layout, bits for each changed weight",
+        "1",
+        published(lambda v: 8 * v["bytes"] / v["changed"]),
+        True,
+        2,
+    ),
+    "step_of_published": ("Ours over the published layout", "x", of_published, True, 3),
     "step_bits": ("Bits for each changed weight of a step", "1", total("bits_per_change"), True, 2),
 }

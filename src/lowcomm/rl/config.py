@@ -13,7 +13,7 @@ from lowcomm.config import load_config as load
 
 ROOTS = (CONF / "rl", CONF)  # groups are looked for in this order
 BLOCKS = ("algorithm.compressor", "algorithm.aggregator", "algorithm.outer")
-METERS = ("density", "groups", "horizons", "formats", "bounds")
+METERS = ("density", "groups", "horizons", "formats", "bounds", "codecs")
 
 
 @dataclass

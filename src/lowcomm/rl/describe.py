@@ -24,7 +24,7 @@ from lowcomm.session import peak_memory
 from lowcomm.tasks import Task
 from lowcomm.tracking import read_metrics
 
-EVERY_STEP = ("train/", "rollout/", "grpo/", "sync/", "comm/", "outer/", "density/", "bounds/", "time/")
+EVERY_STEP = ("train/", "rollout/", "grpo/", "sync/", "comm/", "outer/", "density/", "bounds/", "codecs/", "time/")
 MEANS = {"train/reward": "reward", "train/loss": "train_loss", "time/step": "seconds_per_step",
          "time/publish": "publish_seconds", "time/generate": "generate_seconds"}  # fmt: skip
 PACKAGES = ("trl", "accelerate", "math-verify")
@@ -89,7 +89,9 @@ def means(lines: list[dict[str, Any]]) -> dict[str, float]:
     """Over all optimizer steps; a sparsity is 1 - density, and `_min`, `_sd` are over the steps of BF16's."""
     values = {
         key: [line[key] for line in lines if key in line]
-        for key in sorted({k for line in lines for k in line if k.startswith(("density/", "bounds/", *MEANS))})
+        for key in sorted(
+            {k for line in lines for k in line if k.startswith(("density/", "bounds/", "codecs/", *MEANS))}
+        )
     }
     mean = {key: statistics.fmean(column) for key, column in values.items()}
     out = {name: mean[key] for key, name in MEANS.items() if key in mean}
@@ -97,6 +99,8 @@ def means(lines: list[dict[str, Any]]) -> dict[str, float]:
         part, _, name = key.partition("/")
         if part == "bounds":
             out[f"bounds_{name}"] = mean[key]
+        elif part == "codecs":
+            out[f"bytes_{name}"] = mean[key]
         elif part == "density":
             out["zeros" if name == "zeros" else f"sparsity_{name}"] = mean[key] if name == "zeros" else 1 - mean[key]
     if bf16 := values.get("density/bf16"):

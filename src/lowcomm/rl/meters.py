@@ -5,6 +5,7 @@
     horizons   sparsity over k steps, windows that do not overlap (PULSE: k in 1, 2, 4, 8, 16, 32)
     formats    density under FP8 and MXFP4 receivers
     bounds     how far Adam moved the weights, against how far it can and must (PULSE, section 3)
+    codecs     bytes of the step's patch in the published layout and in ours, whichever the run itself sends
 
 `horizons` keeps BF16 snapshots, `formats` and `bounds` one FP32 copy; the others one BF16 copy.
 """
@@ -14,10 +15,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lowcomm.pulse import bounds, cast
+from lowcomm.pulse import bounds, cast, encode
 from lowcomm.pulse.visibility import changed
 
 FORMATS = ("fp16", "fp8-e4m3", "fp8-e5m2", "mxfp4")
+CODECS = ("paper", "packed")
 KINDS = {"embedding": ("embed",), "head": ("lm_head",), "norm": ("norm",), "attention": ("attn",), "mlp": ("mlp",)}
 Values = dict[str, float]
 EXPONENT = 0x7F800000  # bits of an FP32 exponent
@@ -58,6 +60,8 @@ class Meters:
                 out[f"density/{name}"] = count / sum(p.numel() for p in params.values())
         if "bounds" in self.names:
             out |= self._bounds(step, params, now, lr)
+        if "codecs" in self.names:
+            out |= {f"codecs/{codec}": float(len(encode(self.last, now, codec))) for codec in CODECS}
         self._keep(step, params, now)
         return out
 
