@@ -26,6 +26,7 @@ STATUS = {StaleBase: 3, Corrupt: 4, Missing: 5, Unsupported: 6}
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one command (``argv`` None: the process's own) and return its exit status; a refusal goes to stderr."""
     args = _parser().parse_args(argv)
     try:
         args.run(args)
@@ -147,7 +148,10 @@ def _read(file: Path) -> Patch:
 
 @contextmanager
 def aside(path: Path, force: bool) -> Iterator[Path]:
-    """A path beside ``path`` that takes its name if all went well, and is removed if not."""
+    """A path beside ``path`` that takes its name if all went well, and is removed if not.
+
+    Raises FileExistsError if ``path`` is there already and ``force`` is not given.
+    """
     if path.exists() and not force:
         raise FileExistsError(f"{path} exists: use --force to replace it")
     part = path.with_name(f".partial-{os.getpid()}-{path.name}")

@@ -18,6 +18,8 @@ DENSE = 1 / 8  # share of changes from which sending every element is tried as w
 
 
 class Mode(IntEnum):
+    """How a block is coded. The numbers stand in patches."""
+
     SAME = 0  # nothing changed; no bytes
     RAW = 1  # every element
     PLANES = 2  # every element, first bytes together, then second bytes, ...; zstd
@@ -25,6 +27,8 @@ class Mode(IntEnum):
 
 
 class Coded(NamedTuple):
+    """One block, coded: how, how many of its elements differ, and the bytes (without the mode)."""
+
     mode: Mode
     changed: int
     data: bytes
@@ -38,6 +42,7 @@ class Update(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Bytes of memory that it holds."""
         return self.value.nbytes + (0 if self.position is None else self.position.nbytes)
 
     def on(self, old: np.ndarray) -> np.ndarray:
@@ -106,6 +111,7 @@ def _offsets(counts: np.ndarray, sizes: np.ndarray, ages: int) -> np.ndarray:
 
 
 def encode_full(new: np.ndarray, changed: int) -> Coded:
+    """Every element of ``new`` (words, (n)), as planes where zstd makes them smaller. ``changed`` is only noted."""
     planes = np.ascontiguousarray(new.view(np.uint8).reshape(-1, new.itemsize).T)
     packed = zstandard.ZstdCompressor(level=1).compress(planes)
     if len(packed) < new.nbytes:

@@ -19,6 +19,8 @@ MAX_HEADER = 100_000_000  # as the safetensors library has it
 
 
 class Place(NamedTuple):
+    """Where the bytes of a tensor lie."""
+
     file: Path
     offset: int  # of the tensor's first byte in the file
 
@@ -53,6 +55,7 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of all tensors, without headers."""
         return sum(e.numel * e.layout.width for e in self.entries.values())
 
     def _at(self, name: str, start: int) -> tuple[int, int]:

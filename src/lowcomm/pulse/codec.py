@@ -51,7 +51,9 @@ def write(
     Memory beside the program: less than 6 times the largest tensor and 256 MB, of which IN_MEMORY for the patch;
     the rest of it waits in a temporary file. More tensors take no more.
 
-    ``progress`` is called with the number of bytes of weights read. Returns the patch without its body.
+    ``progress`` is called with the number of bytes of weights read. Returns the patch without its body. Raises
+    ValueError for an unknown codec, versions that do not count up from 0, ``history`` without its codec or the
+    codec without it, and states of other names, shapes or dtypes.
     """
     if codec not in CODECS:
         raise ValueError(f"codec={codec!r}: choose packed, paper, history or full")

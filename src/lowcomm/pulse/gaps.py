@@ -72,6 +72,7 @@ def _gap_context(total, count, log, g):
 
 @compiled
 def put_gap(state, out, table, total, count, log, g, gap):
+    """Code the ``gap`` (1 or more, in entries of group ``g``) to the next change; the group's mean follows."""
     context, contexts, low = _gap_context(total, count, log, g)
     q = (gap - 1) >> low
     for j in range(min(q, UNARY)):

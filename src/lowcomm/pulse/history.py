@@ -61,6 +61,7 @@ class History:
         return age.astype(np.int64), np.where(age == 0, 0, 2 * age + (mark & 1)).astype(np.int64)
 
     def block(self, name: str, start: int, stop: int) -> np.ndarray:
+        """The marks of elements [start, stop) of a tensor, u8: a view."""
         return self._marks[name][start:stop]
 
     def record(self, name: str, start: int, position: np.ndarray, upwards: np.ndarray) -> None:

@@ -25,11 +25,13 @@ class Marker:
     signature: str = ""
 
     def signed(self) -> bytes:
+        """What the signature covers: every other field, as JSON with sorted keys."""
         fields = asdict(self)
         del fields["signature"]
         return json.dumps(fields, sort_keys=True).encode()
 
     def to_json(self, private_key: bytes | None) -> bytes:
+        """The marker as it is stored; unsigned (an empty signature) without a key."""
         signature = signing.sign(private_key, self.signed()).hex() if private_key else ""
         return json.dumps({**asdict(self), "signature": signature}, sort_keys=True, indent=1).encode()
 
@@ -59,6 +61,7 @@ def parse(raw: bytes, kind: str, version: int, public_key: bytes | None) -> Mark
 
 
 def describe(patch: Patch, name: str, size: int, sha256: str) -> Marker:
+    """The marker, not yet signed, of a patch that is stored as ``name`` with ``size`` bytes; ``sha256`` in hex."""
     kind = "anchor" if patch.base_version is None else "patch"
     digests = patch.base_digest.hex(), patch.target_digest.hex()
     return Marker(kind, patch.version, patch.base_version, name, size, sha256, *digests)

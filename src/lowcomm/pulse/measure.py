@@ -74,7 +74,10 @@ def chain(
     versions: Iterable[Mapping[str, Tensor]], names: Sequence[str] = ("paper", "packed", "history")
 ) -> list[dict]:
     """The codecs along one chain of BF16 weights, from its first version as the anchor: one row a codec, with totals
-    of bytes and CPU seconds (one thread), and what `entropy` says is left to tell."""
+    of bytes and CPU seconds (one thread), and what `entropy` says is left to tell.
+
+    Raises ValueError for a chain of one version.
+    """
     versions = iter(versions)
     old = next(versions)
     rows = {n: {"codec": n, "bytes": 0, "encode CPU s": 0.0, "apply CPU s": 0.0} for n in names}
@@ -161,6 +164,7 @@ def _median(function: Callable[[], object], repeats: int) -> float:
 
 
 def show(rows: list[dict]) -> str:
+    """Rows of equal keys as lines of text, columns aligned, under their keys."""
     cells = [
         list(rows[0]),
         *(

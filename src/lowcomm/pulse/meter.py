@@ -28,7 +28,8 @@ def by_magnitude(
     dtype: torch.dtype | str = "bf16",
     edges: Sequence[float] = EDGES,
 ) -> list[dict]:
-    """The same count split by |old|: one row ``{"low", "high", "changed", "numel"}`` a bin, bins [low, high).
+    """The same count, of tensors of equal names and shapes, split by |old|: bins [low, high), one row a bin,
+    ``{"low", "high", "changed", "numel"}``.
 
     The first row holds exact zeros alone (low = high = 0), the last everything from the last edge on.
     """

@@ -87,10 +87,15 @@ def join_gaps(row, column, columns, numel, before, position):
 
 
 def columns_of(shape: Sequence[int]) -> int:
+    """Columns of a tensor as a matrix: all dimensions but the first multiplied; 1 for vectors and scalars."""
     return math.prod(shape[1:]) if len(shape) > 1 else 1
 
 
 def narrow(streams: list[np.ndarray], kinds: Sequence[str]) -> tuple[str, list[bytes]]:
+    """Streams of integers >= 0 as bytes of one type: the first of ``kinds`` (ascending) that holds the largest number.
+
+    Returns (name of the type, bytes of each stream).
+    """
     top = max((int(s.max()) for s in streams if len(s)), default=0)
     kind = next(k for k in kinds if top <= np.iinfo(INTEGERS[k]).max)
     return kind, [s.astype(INTEGERS[kind]).tobytes() for s in streams]
@@ -135,6 +140,7 @@ class Writer:
         )
 
     def finish(self, out: BinaryIO) -> None:
+        """Write the frame: the length of the header, the header, then all streams in the order of the tensors."""
         text = json.dumps({"version": "3.1", "tensors": self.tensors}).encode()
         total = 4 + len(text) + self.streams.tell()
         packer = zstandard.ZstdCompressor(level=1).compressobj(size=total)

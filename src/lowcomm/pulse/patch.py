@@ -62,10 +62,12 @@ class Patch:
 
     @property
     def changed(self) -> int:
+        """Elements that change, of all tensors."""
         return sum(r.changed for r in self.records)
 
     @property
     def numel(self) -> int:
+        """Elements of all tensors, tied ones once."""
         return sum(r.entry.numel for r in self.records)
 
     @property

@@ -19,6 +19,7 @@ RATE = np.array([65536 / (n + 1.6) for n in range(1024)], np.int64)
 
 @compiled
 def start(state):
+    """Make ``state`` (u64, (4)) that of an empty stream."""
     state[LOW], state[RANGE], state[CODE], state[AT] = U(0), U(0xFFFFFFFFFFFFFFFF), U(0), U(0)
 
 
@@ -35,11 +36,13 @@ def learn(table, index, bit):
 
 @compiled
 def probability(table, index):
+    """Probability of a 1 in a context (16 bits, never 0 or 1), without learning from it."""
     return U(min(max((np.int64(table[index]) >> 10) >> 6, 24), 65512))
 
 
 @compiled
 def put(state, out, table, index, bit):
+    """Code one bit in context ``index`` of ``table`` (u32). ``out`` (u8) must have room: nothing checks it."""
     r = (state[RANGE] >> U(16)) * learn(table, index, bit)
     if bit:
         state[RANGE] = r
@@ -93,6 +96,7 @@ def finish(state, out):
 
 @compiled
 def start_reading(state, data):
+    """Make ``state`` that of the beginning of the stream ``data`` (u8)."""
     start(state)
     for _ in range(8):
         state[CODE] = (state[CODE] << U(8)) | _byte(state, data)
@@ -107,6 +111,7 @@ def _byte(state, data):
 
 @compiled
 def get(state, data, table, index):
+    """The next bit (bool), in the context in which it was put."""
     r = (state[RANGE] >> U(16)) * probability(table, index)
     bit = (state[CODE] - state[LOW]) < r
     if bit:
@@ -121,6 +126,7 @@ def get(state, data, table, index):
 
 @compiled
 def get_raw(state, data, count):
+    """The next ``count`` bits of `put_raw` as a number (i64)."""
     r = state[RANGE] >> U(count)
     value = min((state[CODE] - state[LOW]) // r, (U(1) << U(count)) - U(1))
     state[LOW] += r * value

@@ -18,7 +18,11 @@ STAGED = 256 << 20  # decoded changes kept between checking and writing; beyond 
 
 
 class Writable(State, Protocol):
-    def write(self, name: str, start: int, stop: int, position: np.ndarray | None, value: np.ndarray) -> None: ...
+    """A `State` that can be changed in place."""
+
+    def write(self, name: str, start: int, stop: int, position: np.ndarray | None, value: np.ndarray) -> None:
+        """Set elements ``start + position`` (None: all of the range) to ``value``, words of the element's width."""
+        ...
 
 
 def apply(
@@ -58,7 +62,7 @@ def verify(
     threads: int | None = None,
     history: History | None = None,
 ) -> None:
-    """All that `apply` checks, without writing: raises the PatchError that it would."""
+    """All that `apply` checks of patch and tensors, without writing: raises the PatchError that it would."""
     _checked(tensors, patch, threads, history)
 
 

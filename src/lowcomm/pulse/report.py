@@ -12,6 +12,7 @@ BINS = 64
 
 
 def summary(patch: Patch, nbytes: int) -> str:
+    """One line: versions, codec, size and share changed. ``nbytes``: of the whole object, header included."""
     kind = "anchor" if patch.base_version is None else f"patch {patch.base_version} -> {patch.version}"
     change = f", {8 * nbytes / patch.changed:.2f} bits per change" if patch.changed else ""
     return (

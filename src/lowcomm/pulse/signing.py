@@ -12,6 +12,7 @@ def generate() -> tuple[bytes, bytes]:
 
 
 def sign(private_key: bytes, message: bytes) -> bytes:
+    """The Ed25519 signature (64 bytes) of a message."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(private_key).sign(message)

@@ -17,11 +17,14 @@ BLOCK = 1 << 22  # elements; part of the format: digests and codes are made bloc
 
 
 class Entry(NamedTuple):
+    """What a tensor is, without its elements."""
+
     dtype: str  # as in LAYOUTS
     shape: tuple[int, ...]
 
     @property
     def numel(self) -> int:
+        """Number of elements; 1 for a scalar."""
         n = 1
         for size in self.shape:
             n *= size
@@ -29,6 +32,7 @@ class Entry(NamedTuple):
 
     @property
     def layout(self) -> Layout:
+        """Width and bit fields of the element type."""
         return LAYOUTS[self.dtype]
 
     def blocks(self) -> list[tuple[int, int]]:
@@ -103,6 +107,7 @@ class Tensors:
 
 
 def block_digest(words: np.ndarray) -> bytes:
+    """xxh3-128 (16 bytes) of a block's words."""
     return xxhash.xxh3_128_digest(words)
 
 
@@ -139,6 +144,7 @@ def digest(tensors: Mapping[str, Tensor] | State, threads: int | None = None) ->
 
 
 def as_state(tensors: Mapping[str, Tensor] | State) -> State:
+    """Named tensors as a `State`, a view of them; a state as it is. Raises Unsupported for a sparse tensor."""
     return Tensors(tensors) if isinstance(tensors, Mapping) else tensors
 
 

@@ -24,6 +24,11 @@ def order(word, sign):
 
 @compiled
 def put_value(state, out, table, old, new, context, turn, sign, exponent, fraction):
+    """Code ``new``, given ``old`` (both words as i64, not equal).
+
+    ``context``: of `value_context`; ``turn``: of `Marks`, 0 without a history. Of the layout: ``sign`` bit (0: none),
+    number of ``exponent`` and ``fraction`` bits.
+    """
     step = order(new, sign) - order(old, sign)
     size = abs(step) - 1
     # told as away from zero or towards it, unless the last direction is known
@@ -64,6 +69,7 @@ def put_value(state, out, table, old, new, context, turn, sign, exponent, fracti
 
 @compiled
 def get_value(state, data, table, old, context, turn, sign, exponent, fraction):
+    """The new word (i64), with the arguments of `put_value`."""
     # told as away from zero or towards it, unless the last direction is known
     negative = turn == 0 and sign != 0 and (old & sign) != 0
     bits = 0
