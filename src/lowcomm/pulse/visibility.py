@@ -38,17 +38,34 @@ def visible(theta: Tensor, s: Tensor, dtype: torch.dtype | str = torch.bfloat16)
 
 
 def changed(old: Tensor, new: Tensor, dtype: torch.dtype | str | None = None) -> Tensor:
-    """Where two tensors of one shape differ after a cast to ``dtype`` (None: in their own dtype, which must agree)."""
-    dtype = FORMATS.get(dtype, dtype)
-    if dtype == MXFP4:
-        (scale_a, code_a), (scale_b, code_b) = mxfp4(old), mxfp4(new)
-        dirty = (scale_a != scale_b).repeat_interleave(BLOCK, -1)[..., : code_a.shape[-1]] | (code_a != code_b)
-        return dirty.reshape(old.shape)
-    if isinstance(dtype, str):
-        raise ValueError(f"unknown number format {dtype!r}; known: {', '.join(FORMATS)} or a torch dtype")
+    """Where two tensors of one shape differ after a cast to ``dtype`` (None: in their own dtype): bool, that shape.
+
+    Raises ValueError for an unknown name of a format, and for two dtypes without one to compare in.
+    """
     if dtype is None and old.dtype != new.dtype:
         raise ValueError(f"old is {old.dtype} and new is {new.dtype}: name the dtype they are to be compared in")
-    return bits(old, dtype) != bits(new, dtype)
+    return differ(seen(old, dtype), seen(new, dtype)).reshape(old.shape)
+
+
+def seen(tensor: Tensor, dtype: torch.dtype | str | None = None) -> tuple[Tensor, ...]:
+    """What a receiver of the format holds of a tensor, as integers: the cast's bits, or scales and codes of MXFP4.
+
+    Raises ValueError on the name of an unknown format.
+    """
+    dtype = FORMATS.get(dtype, dtype)
+    if dtype == MXFP4:
+        return mxfp4(tensor)
+    if isinstance(dtype, str):
+        raise ValueError(f"unknown number format {dtype!r}; known: {', '.join(FORMATS)} or a torch dtype")
+    return (bits(tensor, dtype),)
+
+
+def differ(old: tuple[Tensor, ...], new: tuple[Tensor, ...]) -> Tensor:
+    """Where two results of `seen` differ, a bool tensor; a new MXFP4 scale makes all of its block differ."""
+    hit = old[-1] != new[-1]
+    if len(old) == 1:
+        return hit
+    return hit | (old[0] != new[0]).repeat_interleave(BLOCK, -1)[..., : hit.shape[-1]]
 
 
 def bits(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -74,22 +91,22 @@ def mxfp4(tensor: Tensor) -> tuple[Tensor, Tensor]:
     # two factors: 2^127 * 2^... would overflow float32 in one; made block by block, as ldexp of every element is slow
     half = -exponent // 2
     one = torch.ones_like(amax)
-    scaled = blocks * torch.ldexp(one, half)[..., None] * torch.ldexp(one, -exponent - half)[..., None]
-    magnitude = torch.where(finite[..., None], scaled, 0.0).abs()
-    code = _e2m1(magnitude) | (torch.signbit(scaled).to(torch.uint8) << 3)
-    code = torch.where(finite[..., None], code, torch.zeros_like(code))
+    kept = blocks if bool(finite.all()) else torch.where(finite[..., None], blocks, 0.0)
+    scaled = kept * torch.ldexp(one, half)[..., None] * torch.ldexp(one, -exponent - half)[..., None]
+    code = _e2m1(scaled.abs()) | (torch.signbit(scaled).to(torch.uint8) << 3)
     scale = torch.where(finite, exponent + 127, 255).to(torch.uint8)
     return scale, code.flatten(-2)[..., :n]
 
 
 def _e2m1(magnitude: Tensor) -> Tensor:
-    """Nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; a tie goes to the even code."""
-    code = torch.zeros_like(magnitude, dtype=torch.uint8)
-    for midpoint in (0.25, 1.25, 2.5, 5.0):  # its lower neighbour is even: go up beyond it
-        code += magnitude > midpoint
-    for midpoint in (0.75, 1.75, 3.5):  # its upper neighbour is even: go up at it
-        code += magnitude >= midpoint
-    return code
+    """Codes of the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; a tie goes to the even code.
+
+    From 1 upward the code is the exponent and the first bit of the fraction, rounded as integers; below it compares.
+    """
+    word = magnitude.view(torch.int32)
+    rounded = (word + ((word >> 22) & 1)).add_(0x1FFFFF).bitwise_right_shift_(22).sub_(252).clamp_(max=7)
+    low = (magnitude > 0.25).to(torch.int32) + (magnitude >= 0.75)
+    return torch.maximum(rounded, low).to(torch.uint8)
 
 
 def cast(tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.bfloat16) -> dict[str, Tensor]:

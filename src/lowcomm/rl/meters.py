@@ -7,7 +7,7 @@
     bounds     how far Adam moved the weights, against how far it can and must (PULSE, section 3)
     codecs     bytes of the step's patch in the published layout and in ours, whichever the run itself sends
 
-`horizons` keeps BF16 snapshots, `formats` and `bounds` one FP32 copy; the others one BF16 copy.
+`horizons` keeps BF16 snapshots, `bounds` one FP32 copy, `formats` the codes of all formats; the others one BF16 copy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lowcomm.pulse import bounds, cast, encode
-from lowcomm.pulse.visibility import changed
+from lowcomm.pulse.visibility import changed, differ, seen
 
 FORMATS = ("fp16", "fp8-e4m3", "fp8-e5m2", "mxfp4")
 CODECS = ("paper", "packed")
@@ -26,6 +26,7 @@ EXPONENT = 0x7F800000  # bits of an FP32 exponent
 
 
 def kind_of(name: str) -> str:
+    """The group of a parameter, by its name: a key of KINDS, or "other"."""
     return next((kind for kind, parts in KINDS.items() if any(p in name for p in parts)), "other")
 
 
@@ -40,10 +41,13 @@ class Meters:
         self.snapshots: dict[int, dict[str, Tensor]] = {}  # step -> casts; the starts of open windows
         self.last: dict[str, Tensor] = {}
         self.masters: dict[str, Tensor] = {}
+        self.codes: dict[tuple[str, str], tuple[Tensor, ...]] = {}  # (format, name) -> what a receiver of it holds
 
     def start(self, step: int, params: Mapping[str, Tensor]) -> None:
         """Take the weights of `step` as what the next step is compared with."""
         self._keep(step, params, cast(params))
+        if "formats" in self.names:
+            self._formats(params)
 
     def update(self, step: int, params: Mapping[str, Tensor], lr: float) -> Values:
         """Values of the step that has just ended, at learning rate ``lr``."""
@@ -55,9 +59,7 @@ class Meters:
         if "horizons" in self.names:
             out |= self._horizons(step, now)
         if "formats" in self.names:
-            for name in FORMATS:
-                count = sum(int(changed(self.masters[n], p, name).sum()) for n, p in params.items())
-                out[f"density/{name}"] = count / sum(p.numel() for p in params.values())
+            out |= self._formats(params)
         if "bounds" in self.names:
             out |= self._bounds(step, params, now, lr)
         if "codecs" in self.names:
@@ -68,7 +70,7 @@ class Meters:
     def _keep(self, step: int, params: Mapping[str, Tensor], now: dict[str, Tensor]) -> None:
         own = {n: t.clone() if t.data_ptr() == params[n].data_ptr() else t for n, t in now.items()}  # BF16 parameters
         self.last = own
-        if self.names & {"formats", "bounds"}:
+        if "bounds" in self.names:
             self.masters = {n: p.detach().clone() for n, p in params.items()}
         if "horizons" in self.names:
             open_windows = {step - step % k for k in self.horizons}
@@ -90,6 +92,18 @@ class Meters:
         out["density/nonzero"] = (count - zeros_changed) / max(1, total - zeros)
         if "groups" in self.names:
             out |= {f"density/{kind}": n / size for kind, (n, size) in sorted(groups.items())}
+        return out
+
+    def _formats(self, params: Mapping[str, Tensor]) -> Values:
+        """Density of the other formats against the last call; of the first call nothing that counts."""
+        out = {}
+        for form in FORMATS:
+            count = 0
+            for name, p in params.items():
+                new = seen(p, form)
+                count += int(differ(self.codes.get((form, name), new), new).sum())
+                self.codes[form, name] = new
+            out[f"density/{form}"] = count / sum(p.numel() for p in params.values())
         return out
 
     def _horizons(self, step: int, now: dict[str, Tensor]) -> Values:
@@ -130,4 +144,5 @@ class Meters:
         return dict(self.snapshots)
 
     def load_state_dict(self, state: dict[int, dict[str, Tensor]]) -> None:
+        """Go on with the open windows of a checkpoint."""
         self.snapshots = {int(step): tensors for step, tensors in state.items()}
