@@ -75,7 +75,11 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
         self._init: Init | None = None
 
     def init_transfer_engine(self, init_info: Init) -> None:
-        """Build the mirror and compare it with the model. The same information again changes nothing."""
+        """Build the mirror and compare it with the model. The same information again changes nothing.
+
+        Raises ValueError for another dtype than the engine's and for weights packed out of reach, FileNotFoundError for
+        a ``base`` without weights.
+        """
         if init_info == self._init:
             return
         dtype = getattr(torch, init_info.dtype, None)
@@ -103,7 +107,11 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
             del mirror.held[name]
 
     def stage(self, update: Update) -> None:
-        """Fetch, decode and verify, ahead of the pause if called so. Raises with the model untouched."""
+        """Fetch, decode and verify, ahead of the pause if called so.
+
+        Raises ValueError for what cannot be done now, StaleBase for another ``base_version`` than the model's, and
+        other PatchErrors; the model is untouched.
+        """
         if self.mirror is None:
             raise ValueError("the backend has no store yet: call init_weight_transfer_engine first")
         if self.poisoned and not update.full:
@@ -174,4 +182,5 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
         """Nothing is left to do."""
 
     def shutdown(self) -> None:
+        """Forget store and mirror."""
         self.mirror = self._init = None

@@ -48,7 +48,10 @@ class Inspect:
         self._pulse_saved = {name: (p.data_ptr(), p.detach().clone()) for name, p in self._pulse_parameters()}
 
     def pulse_changed(self) -> dict[str, list[int]]:
-        """Flat indices of the entries whose bits changed since the snapshot. Raises if a parameter moved in memory."""
+        """By parameter, flat indices of the entries whose bits changed since the snapshot.
+
+        Raises RuntimeError if a parameter moved in memory.
+        """
         out = {}
         for name, p in self._pulse_parameters():
             place, old = self._pulse_saved[name]

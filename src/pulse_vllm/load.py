@@ -56,7 +56,10 @@ def differing(model: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def layerwise(model: nn.Module, model_config, tensors: Mapping[str, Tensor]) -> None:
-    """Load whole groups by vLLM's layerwise reload, which also repacks what its kernels want packed."""
+    """Load whole groups by vLLM's layerwise reload, which also repacks what its kernels want packed.
+
+    ``tensors``: any shapes, those of the checkpoint by its names; ``model_config``: the engine's.
+    """
     device = next(model.parameters()).device
     with torch.device(device), _unconcerned():
         initialize_layerwise_reload(model)
@@ -67,7 +70,9 @@ def layerwise(model: nn.Module, model_config, tensors: Mapping[str, Tensor]) -> 
 
 
 def direct(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Load in place: right only where memory is laid out as loaded (see `differing`)."""
+    """Load ``tensors``, of the checkpoint's shapes, in place: right only where memory is laid out as loaded (see
+    `differing`).
+    """
     _load(model, tensors)
 
 
@@ -76,7 +81,7 @@ def _load(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Also for NaN and -0."""
+    """Whether two tensors of equal shape and dtype hold the same bits; also for NaN and -0."""
     return torch.equal(a.detach().reshape(-1).view(torch.uint8), b.detach().reshape(-1).view(torch.uint8))
 
 

@@ -64,7 +64,8 @@ class Mirror:
     def advance(self, version: int, expected: str) -> None:
         """Bring the tensors to ``version`` whose digest is ``expected`` (hex, as in its marker).
 
-        Raises a PatchError. Every bit is verified before any is replaced (see `lowcomm.pulse.apply`).
+        Raises Corrupt if the store's marker states another digest, and other PatchErrors. Every bit is verified before
+        any is replaced (see `lowcomm.pulse.apply`).
         """
         stated = self._marker(version).target_digest
         if stated != expected:

@@ -1,6 +1,8 @@
 """Starts a vLLM server that follows patches, from any Python, also one without vLLM."""
 
+import contextlib
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -24,6 +26,7 @@ class Server:
     """`vllm.entrypoints.openai.api_server` on a folder, on loopback; a context manager that stops it at the end.
 
     ``python``: of the environment that has vLLM. ``args``: further options of the server. ``log``: where it writes.
+    The server and the engine processes that it starts are a process group of their own.
     """
 
     def __init__(self, python: Path | str, model: Path | str, log: Path, args: Sequence[str] = (), port: int = 0):
@@ -35,7 +38,8 @@ class Server:
         # compiled code stays with the environment that made it: numba of another version would discard it
         own = {"NUMBA_CACHE_DIR": str(Path(python).absolute().parent.parent / ".numba")}
         with log.open("wb") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ | ENVIRONMENT | own)
+            environment = os.environ | ENVIRONMENT | own
+            self._process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
 
     def __enter__(self) -> "Server":
         return self
@@ -56,12 +60,13 @@ class Server:
         raise RuntimeError(f"the server ended or did not answer in {seconds:g} s; the end of {self.log}:\n{tail}")
 
     def stop(self, seconds: float = 30) -> None:
+        """Ask it to end, and after ``seconds`` at the latest kill what is left of it, its engine processes included."""
         self._process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # nothing is left
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def _free_port() -> int:

@@ -1,5 +1,7 @@
 """The bridge to a vLLM server: against a stand-in for its routes, and (slow) against a real one."""
 
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from lowcomm.rollout import vllm_engine
 from lowcomm.rollout.generation import Completion, Job, Sampling
 from lowcomm.rollout.vllm_engine import VllmEngine
 from pulse_vllm.controller import EngineError
+from pulse_vllm.server import Server
 from tests.rollout.fakes import dispatcher, start
 from tests.rollout.tiny import masters, publish, served
 
@@ -90,6 +93,33 @@ def test_answers_that_do_not_fit_are_refused(engine):
         engine.generate([[5]], [1], Sampling(1))
 
 
+def gone(pid: int) -> bool:
+    """Also one that nobody has reaped yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("asked", ["trap '' TERM", "trap 'exit 0' TERM"], ids=["it ignores that", "it ends alone"])
+def test_stopping_a_server_leaves_none_of_its_processes(tmp_path, asked):
+    """An engine process that its server waits for without end, or forgets, would keep the memory and a core."""
+    stand_in, pids = tmp_path / "bin" / "python", tmp_path / "pids"
+    stand_in.parent.mkdir()
+    engine = "(trap '' TERM; while :; do sleep 0.1; done) &"
+    stand_in.write_text(f"#!/bin/sh\n{asked}\n{engine}\necho $$ $! > {pids}\nwait\n")
+    stand_in.chmod(0o755)
+    with Server(stand_in, "model", tmp_path / "log") as server:
+        while not (pids.exists() and pids.read_text().endswith("\n")):
+            time.sleep(0.01)
+        if "exit" not in asked:
+            server.stop(0.2)
+    both = [int(pid) for pid in pids.read_text().split()]
+    while not all(map(gone, both)):  # the kernel takes a moment
+        time.sleep(0.01)
+
+
 def real_model(folder: Path) -> LlamaForCausalLM:
     """Heads of 32, the smallest that the CPU kernel has; a word a token."""
     torch.manual_seed(0)
@@ -109,8 +139,6 @@ def real_model(folder: Path) -> LlamaForCausalLM:
 def test_a_real_server_follows_and_generates(tmp_path):
     if not PYTHON.exists():
         pytest.skip("no vLLM environment: make env-vllm")
-    from pulse_vllm.server import Server
-
     model = real_model(tmp_path / "model")
     store = Store(str(tmp_path / "store"))
     publisher = Publisher(store, served(model))
