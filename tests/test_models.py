@@ -7,8 +7,9 @@ import torch
 from omegaconf import OmegaConf
 
 from lowcomm.blocks import ConfigError
-from lowcomm.config import CONF, ModelConfig
+from lowcomm.config import CONF
 from lowcomm.models import FAMILIES, architecture, build, hidden_matrices, parameter_count, parameters
+from lowcomm.schema import ModelConfig
 
 DECODER = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
            "num_key_value_heads": 2, "intermediate_size": 48}  # fmt: skip

@@ -12,11 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lowcomm.blocks import ConfigError, check_block, nearest
 from lowcomm.ranges import check_values
-from lowcomm.schema import AlgorithmConfig as AlgorithmConfig  # other doors build their schema of these
 from lowcomm.schema import Config
-from lowcomm.schema import LoggerConfig as LoggerConfig
-from lowcomm.schema import ModelConfig as ModelConfig
-from lowcomm.schema import ScaleConfig as ScaleConfig
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from lowcomm import models
 from lowcomm.blocks import ConfigError
-from lowcomm.config import ModelConfig
+from lowcomm.schema import ModelConfig
 
 
 def export(run_dir: Path, folder: Path) -> None:
@@ -51,6 +51,7 @@ def export(run_dir: Path, folder: Path) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    """The command; returns its exit status, 2 for wrong use."""
     if len(arguments) != 2:
         print("python -m lowcomm.export RUN_DIR FOLDER", file=sys.stderr)
         return 2

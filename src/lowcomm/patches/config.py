@@ -10,8 +10,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lowcomm.blocks import ConfigError, check_block, nearest
-from lowcomm.config import ScaleConfig, load_config
+from lowcomm.config import load_config
 from lowcomm.patches.codecs import names
+from lowcomm.schema import ScaleConfig
 
 
 @dataclass

@@ -15,6 +15,7 @@ log = logging.getLogger("lowcomm.rl")
 
 @hydra.main(version_base="1.3", config_path=str(ROOTS[0]), config_name="rl")
 def main(cfg: DictConfig) -> float:
+    """The command: one run; mistakes and interruptions end in one line. Returns the final error rate, for sweeps."""
     from lowcomm.outer.exchange import ConsensusError
     from lowcomm.pulse import PatchError
     from lowcomm.rl.outer_launch import launch, launches

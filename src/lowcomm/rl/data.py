@@ -67,6 +67,7 @@ class Prompts:
 
     @functools.lru_cache(2)  # noqa: B019 one instance a run
     def permutation(self, epoch: int) -> np.ndarray:
+        """Places of the problems in an epoch, (problems): a function of the run's seed and the epoch."""
         return np.random.Generator(np.random.Philox(key=seed_of(self.seed, "order", epoch))).permutation(
             len(self.names)
         )

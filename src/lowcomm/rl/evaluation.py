@@ -44,11 +44,13 @@ def run(cfg: DictConfig, task: Task, tokenizer: PreTrainedTokenizerBase, text: A
 
 
 def keep(evaluation: Evaluation, folder: Path, step: int, kind: str) -> None:
+    """Write the completions and their scores to `place`."""
     (folder / "evaluations").mkdir(exist_ok=True)
     evaluation.write(place(folder, step, kind))
 
 
 def place(folder: Path, step: int, kind: str) -> Path:
+    """Where the answers of a step are kept; ``kind``: "greedy" or "sampled"."""
     return folder / "evaluations" / f"step-{step:06d}-{kind}.jsonl.zst"
 
 

@@ -15,9 +15,13 @@ from lowcomm.rollout.transformers_engine import TransformersEngine
 class Rollouts(Protocol):
     """Answers jobs, each with the weights of one version in [at_least, at_most]."""
 
-    def generate(self, jobs: list[Job], at_least: int, at_most: int) -> list[list[Completion]]: ...
+    def generate(self, jobs: list[Job], at_least: int, at_most: int) -> list[list[Completion]]:
+        """Completions of every job, one a seed, in the order of the jobs."""
+        ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The run has ended: no more jobs."""
+        ...
 
 
 class Inline:
@@ -45,6 +49,7 @@ class DirectEngine(TransformersEngine):
         self.source, self.now = params, now
 
     def advance(self, version: int | None = None) -> int:
+        """Take the trainer's weights as they are now. Raises ValueError for any ``version`` but that."""
         if version not in (None, self.now()):
             raise ValueError(f"version={version}: nothing is published, only the weights of {self.now()} are there")
         with torch.no_grad():

@@ -35,6 +35,7 @@ class Ledger:
         self.file.truncate(position)
 
     def position(self) -> int:
+        """Bytes of the file, all of them on the disk: what a checkpoint notes, and `resume` goes back to."""
         self.file.flush()
         os.fsync(self.file.fileno())
         return os.fstat(self.file.fileno()).st_size
@@ -73,10 +74,12 @@ class Ledger:
         }
 
     def close(self) -> None:
+        """No more lines."""
         self.file.close()
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's ledger; none where nothing was published."""
     path = folder / "ledger.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

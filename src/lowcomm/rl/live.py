@@ -73,6 +73,7 @@ class Live(TrainerCallback):
         return self.answers.generate(jobs, version, version)
 
     def on_train_begin(self, args, state, control, **_) -> None:
+        """Publish the weights that training starts from, if they are not there yet, and evaluate them at step 0."""
         step = state.global_step
         if self.publishing:
             before = self.publishing.epoch
@@ -85,6 +86,7 @@ class Live(TrainerCallback):
         self.begun = time.perf_counter()
 
     def on_step_end(self, args, state, control, **_) -> None:
+        """Outer step and publishing, where they are due. Raises FloatingPointError before bad weights get out."""
         step, begun = state.global_step, time.perf_counter()
         sent_to_others = self.together.after_step(step)
         self.joined = dict(sent_to_others)
@@ -100,6 +102,10 @@ class Live(TrainerCallback):
             self.pending["time/outer"] = published - begun
 
     def on_log(self, args, state, control, logs=None, **_) -> None:
+        """TRL has this step's numbers: measure, and where the trainers join write, evaluate and save.
+
+        Raises FloatingPointError for a loss that is not finite.
+        """
         if "train_runtime" in logs:  # TRL's summary at the end
             return
         step, begun = state.global_step, time.perf_counter()

@@ -27,9 +27,11 @@ class TimedStore(Store):
     put_s = fetch_s = 0.0
 
     def reset(self) -> None:
+        """Count from nothing."""
         self.put_s = self.fetch_s = 0.0
 
     def put(self, patch, data) -> Marker:
+        """As `Store.put`; its seconds go to `put_s`."""
         begun = time.perf_counter()
         try:
             return super().put(patch, data)
@@ -37,6 +39,7 @@ class TimedStore(Store):
             self.put_s += time.perf_counter() - begun
 
     def fetch(self, marker: Marker) -> memoryview:
+        """As `Store.fetch`; its seconds go to `fetch_s`."""
         begun = time.perf_counter()
         try:
             return super().fetch(marker)
@@ -51,6 +54,7 @@ class DensePublisher:
         self.store, self.keep, self.threads = store, keep, threads
 
     def publish(self, tensors: Mapping[str, Tensor], version: int, **meta) -> Marker:
+        """Commit every weight as an anchor of ``version``; ``meta`` is kept in the object. Returns its marker."""
         with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY) as file:
             patch = write(file, None, Tensors(tensors), "full", version=version, threads=self.threads, **meta)
             marker = self.store.put(patch, file)
@@ -90,6 +94,7 @@ class Publishing:
         self.on_version: Callable[[int, str], None] = lambda version, digest: None  # called when one is there
 
     def version(self, step: int) -> int:
+        """The number under which the weights of `step` are, or would be, published."""
         return self.epoch * EPOCH + step
 
     def for_text(self, step: int, staleness: int) -> int:

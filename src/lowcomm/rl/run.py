@@ -79,7 +79,10 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
 
 def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: RunDir, task: Task,
           wire: Wire) -> dict[str, Any]:  # fmt: skip
-    """The run itself."""
+    """The run itself, from nothing or from its last checkpoint. Collective.
+
+    Raises as `run` does: Stopped, ConfigError, FloatingPointError, RolloutError.
+    """
     started, leads = datetime.now(UTC), wire.rank == 0
     reset_peak_memory()
     hub_logging.set_verbosity_error()  # TRL and transformers; their mistakes still raise
@@ -191,6 +194,7 @@ def build_publishing(cfg: DictConfig, folder: RunDir, params: dict) -> Publishin
     if cfg.sync.kind == "none":
         return None
     store = TimedStore(cfg.place.store or str(folder.path / "store"))
+    """What publishes to the run's store; None for `sync=none`. Raises ConfigError for a store it cannot go on with."""
     return as_config_error(Publishing, store, params, cfg.sync, cfg.scale.threads)
 
 

@@ -21,10 +21,12 @@ class Letters:
         self.name, self.size = name, size
 
     def problems(self, split: str) -> Sequence[Problem]:
+        """To write numbers, each another one; the answer is not looked at."""
         first = {"train": 0, "test": self.size}[split]
         return [Problem(f"{split}-{i}", f"Write {first + i}.", str(first + i), 1, "letters") for i in range(self.size)]
 
     def reward(self, problem: Problem, completion: str) -> Score:
+        """The share itself; `boxed` says whether there is any letter."""
         share = sum(c.islower() for c in completion) / max(1, len(completion))
         return Score(share, share >= 0.5, share > 0, "share")
 
@@ -32,4 +34,6 @@ class Letters:
         return {"name": self.name, "revision": None, "train_problems": self.size, "test_problems": self.size}
 
     def close(self) -> None:
+        """Name and sizes, for the record."""
         pass
+        """Nothing was started."""

@@ -31,10 +31,12 @@ class Begun:
     """
 
     def begin(self, begun: int, together: Together, state: dict | None, cfg: DictConfig) -> None:
+        """Keep what TRL's methods below ask for; ``state``: the optimizer's from a checkpoint, None at the start."""
         self.begun, self.together, self.inner_state, self.cfg = begun, together, state, cfg
         self.weight = 1.0  # of this trainer's gradient in a mean over all
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Ours, with the state of the checkpoint and the configuration's peak rates."""
         if self.optimizer is None:
             self.optimizer = self.together.optimizer
             own = {id(p) for p in self.model.parameters() if p.requires_grad}
@@ -51,6 +53,7 @@ class Begun:
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> LambdaLR:
+        """The configuration's schedule, as a factor of the peak rates, from step `begun` on."""
         if self.lr_scheduler is None:
             factor = functools.partial(rate, self.cfg.algorithm.schedule, steps=self.cfg.scale.steps)
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda k: factor(step=self.begun + k))
@@ -80,6 +83,7 @@ class StepSeeds(TrainerCallback):
         self.seed, self.worker = seed, worker
 
     def on_step_begin(self, args, state, control, **kwargs) -> None:
+        """Seed torch for the step that begins."""
         torch.manual_seed(step_seed(self.seed, self.worker, state.global_step))
 
 
@@ -136,12 +140,14 @@ class GrpoTrainer(Begun, GRPOTrainer):
         }
 
     def reward(self, prompts: list[str], completions: list[str], **_: Any) -> list[float]:
-        """One function for training and evaluation: the task's."""
+        """One function for training and evaluation: the task's. Its counts are logged as those of this batch."""
+        before = self.task.metrics()
         scores = [self.task.reward(self.prompts.problems[p], c) for p, c in zip(prompts, completions, strict=True)]
         self.rollout_values |= {
             "rollout/correct": sum(s.correct for s in scores) / len(scores),
             "rollout/boxed": sum(s.boxed for s in scores) / len(scores),
             **{f"grade/{verdict}": float(n) for verdict, n in sorted(Counter(s.verdict for s in scores).items())},
+            **{name: float(n - before.get(name, 0)) for name, n in self.task.metrics().items()},
         }
         return [s.value for s in scores]
 
