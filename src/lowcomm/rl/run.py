@@ -191,10 +191,10 @@ def betas_of(cfg: DictConfig) -> tuple[float, float] | None:
 
 
 def build_publishing(cfg: DictConfig, folder: RunDir, params: dict) -> Publishing | None:
+    """What publishes to the run's store; None for `sync=none`. Raises ConfigError for a store it cannot go on with."""
     if cfg.sync.kind == "none":
         return None
     store = TimedStore(cfg.place.store or str(folder.path / "store"))
-    """What publishes to the run's store; None for `sync=none`. Raises ConfigError for a store it cannot go on with."""
     return as_config_error(Publishing, store, params, cfg.sync, cfg.scale.threads)
 
 

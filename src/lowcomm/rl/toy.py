@@ -31,9 +31,9 @@ class Letters:
         return Score(share, share >= 0.5, share > 0, "share")
 
     def describe(self) -> dict[str, Any]:
+        """Name and sizes, for the record."""
         return {"name": self.name, "revision": None, "train_problems": self.size, "test_problems": self.size}
 
     def close(self) -> None:
-        """Name and sizes, for the record."""
-        pass
         """Nothing was started."""
+        pass
