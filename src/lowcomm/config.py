@@ -116,6 +116,8 @@ def is_block(cfg: DictConfig, key: str) -> bool:
 def identity(cfg: DictConfig) -> dict[str, Any]:
     """The part of a checked config that decides the result of a run, as plain JSON values."""
     plain = OmegaConf.to_container(cfg, resolve=True)
+    if not plain["model"].get("recipe"):
+        plain["model"].pop("recipe", None)  # most models have none; records from before it are still those of today
     return {k: v for k, v in plain.items() if k not in SESSION_KEYS}
 
 

@@ -1,4 +1,4 @@
-"""Models: four Hugging Face families from their config (random weights), the hub, a pip package, or a local folder.
+"""Models: four Hugging Face families from their config (random weights), the hub, a pip package, a folder, or a run.
 
 Always FP32 weights first, scaled-dot-product attention, no KV cache, no dropout unless the config asks for it, never
 a pickle. A tensor that a checkpoint lacks or has too much is an error: a half-loaded model trains as if all were well.
@@ -32,7 +32,7 @@ from transformers import (
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
-from lowcomm import packaged
+from lowcomm import packaged, trained
 from lowcomm.blocks import ConfigError, nearest
 from lowcomm.byte_tokenizer import EOS, PAD, SIZE, byte_tokenizer
 from lowcomm.schema import ModelConfig
@@ -95,8 +95,8 @@ def architecture(cfg: ModelConfig) -> PreTrainedConfig:
     """`model.config` as the family's Hugging Face config, checked to the last key. Raises ConfigError."""
     if cfg.family not in FAMILIES:
         raise ConfigError(f"model.family={cfg.family}: one of {', '.join(FAMILIES)}{nearest(cfg.family, FAMILIES)}")
-    if cfg.weights not in ("random", "hub", "local", "package"):
-        raise ConfigError(f"model.weights={cfg.weights}: one of random, hub, local, package")
+    if cfg.weights not in ("random", "hub", "local", "package", "trained"):
+        raise ConfigError(f"model.weights={cfg.weights}: one of random, hub, local, package, trained")
     config_class = FAMILIES[cfg.family][0]
     # A copy, as the config class completes `rope_parameters` in place; and plain, as it takes no OmegaConf nodes.
     values = OmegaConf.to_container(OmegaConf.create({"config": cfg.config}), resolve=True)["config"]
@@ -196,8 +196,8 @@ def checkpoint_architecture(cfg: ModelConfig, folder: Path) -> PreTrainedConfig:
 
 
 def checkpoint_folder(cfg: ModelConfig) -> Path:
-    """The folder with config.json, safetensors and tokenizer: `model.path`, a package's (converted once), or the hub's
-    snapshot (cached, else downloaded). Raises ConfigError.
+    """The folder with config.json, safetensors and tokenizer: `model.path`, a package's (converted once), that of
+    `model.recipe` (trained once), or the hub's snapshot (cached, else downloaded). Raises ConfigError.
     """
     architecture(cfg)  # a mistake in the config should not wait for a download
     if cfg.weights == "local":
@@ -206,6 +206,8 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
         folder = Path(cfg.path)
     elif cfg.weights == "package":
         folder = packaged.folder(cfg.hub)
+    elif cfg.weights == "trained":
+        folder = trained.folder(cfg.recipe)
     else:
         if not cfg.hub:
             raise ConfigError("model.hub=null: model.weights=hub needs a repository id; or take model.weights=random")
@@ -230,8 +232,8 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
 
 def source(cfg: ModelConfig) -> str:
     """Where the weights come from, as the configuration says it; for messages."""
-    where = {"local": f"path={cfg.path}", "package": f"weights=package ({cfg.hub})"}
-    return where.get(cfg.weights, f"hub={cfg.hub}@{cfg.revision}")
+    of = {"local": f"path={cfg.path}", "package": f"weights=package ({cfg.hub})", "trained": "weights=trained"}
+    return of.get(cfg.weights, f"hub={cfg.hub}@{cfg.revision}")
 
 
 def load_tokenizer(cfg: ModelConfig) -> PreTrainedTokenizerBase:

@@ -17,10 +17,11 @@ class ModelConfig:
 
     name: str = MISSING
     family: str = MISSING  # llama | qwen2 | gemma3 | vit
-    weights: str = "random"  # random | hub | local
+    weights: str = "random"  # random | hub | local | package | trained
     hub: str | None = None
     revision: str | None = None  # a commit hash: a branch name is refused
     path: str | None = None
+    recipe: list[str] = field(default_factory=list)  # overrides of lowcomm.train, of weights=trained
     dtype: str = "float32"  # float32 masters | bfloat16 parameters, a labelled option
     config: dict[str, Any] = field(default_factory=dict)  # keyword arguments of the Hugging Face config class
 

@@ -32,8 +32,12 @@ PACKAGES = ("trl", "accelerate", "math-verify")
 
 def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None, task: Task, left_out: int,
              run_dir: Path, started: datetime, memory: dict[str, int],
-             weights: dict[str, Tensor]) -> dict[str, Any]:  # fmt: skip
-    """All fields of the record; ``left_out``: training problems too long for the prompt's limit."""
+             weights: dict[str, Tensor], first: str) -> dict[str, Any]:  # fmt: skip
+    """All fields of the record.
+
+    ``left_out``: training problems too long for the prompt's limit; ``memory``: bytes of parameters, optimizer and
+    outer loop; ``weights``: the final ones, CPU tensors by name; ``first``: hash of those before the first step.
+    """
     lines = read_metrics(run_dir)
     evals = [line for line in lines if "eval/loss" in line]
     steps = [line for line in lines if "train/loss" in line]
@@ -66,6 +70,7 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None
             "bytes": ledger.totals(ledger.read(run_dir)) | exchanged(steps),
             "memory": {**memory, "peak": peak_memory()},
             "weights": weights_hash(weights),
+            "weights_first": first,
         },
     }
 

@@ -17,6 +17,7 @@ from lowcomm.config import digest
 from lowcomm.outer.workers import Wire
 from lowcomm.pulse import Store
 from lowcomm.results import record
+from lowcomm.results.describe import weights_hash
 from lowcomm.rl import evaluation
 from lowcomm.rl.batch import grpo_config
 from lowcomm.rl.config import checked
@@ -91,6 +92,7 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
     model = models.build(cfg.model, seed=cfg.seed)
     check_room(model, tokenizer, prompts.longest, cfg)
     params = models.parameters(model)
+    first = weights_hash({n: p.detach() for n, p in params.items()}) if leads else ""
     # checkpoints with moments, and residuals where there are some; theta and its momentum; anchors
     parts = 3 * wire.ranks + 2 if cfg.algorithm.inner_steps else 3
     copies = 3 * parts + 2 * cfg.sync.keep_anchors * (cfg.sync.kind != "none")
@@ -164,7 +166,8 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
         weights = {n: p.detach().cpu().contiguous().clone() for n, p in params.items()}
         save_file(weights, folder.path / "weights.safetensors")
         memory = {"parameters": tensor_bytes(dict(params)), **together.state_bytes()}
-        result = describe(cfg, overrides, claim, task, prompts.left_out, folder.path, started, memory, weights)
+        result = describe(cfg, overrides, claim, task, prompts.left_out, folder.path, started, memory, weights,
+                          first)  # fmt: skip
         record.write(folder.record, result)
     folder.finish()
     wire.barrier()
@@ -204,7 +207,9 @@ def build_rollouts(cfg: DictConfig, folder: RunDir, publishing: Publishing | Non
     if cfg.rollout.where == "workers":
         from lowcomm.rl.workers import Workers
 
-        made = as_config_error(Workers, cfg.place.listen, token_of(folder.path), cfg.rollout.wait_limit_s, publishing)
+        newest = cfg.rollout.staleness == 0 or not cfg.rollout.strict
+        where = (cfg.place.listen, token_of(folder.path), cfg.rollout.wait_limit_s)
+        made = as_config_error(Workers, *where, publishing, newest)
         command = say_where(folder.path, publishing.store.root, made.address, cfg.rollout.engine)
         log.info("rollout workers: %s", command)
         return made

@@ -30,6 +30,9 @@ class Letters:
         share = sum(c.islower() for c in completion) / max(1, len(completion))
         return Score(share, share >= 0.5, share > 0, "share")
 
+    def metrics(self) -> dict[str, int]:
+        return {}  # nothing is graded
+
     def describe(self) -> dict[str, Any]:
         """Name and sizes, for the record."""
         return {"name": self.name, "revision": None, "train_problems": self.size, "test_problems": self.size}

@@ -6,17 +6,21 @@ from lowcomm.rollout.dispatcher import Dispatcher
 
 
 class Workers:
-    """Jobs go to whichever workers are there; they must stand on exactly the published bits."""
+    """Jobs go to whichever workers are there; they must stand on exactly the published bits.
 
-    def __init__(self, listen: str, token: str, wait_limit_s: float, publishing: Publishing):
-        self.dispatcher = Dispatcher(listen, token, wait_limit_s)
+    ``newest``: the next text may come from the version just published; where it is to be older, workers stay behind.
+    """
+
+    def __init__(self, listen: str, token: str, wait_limit_s: float, publishing: Publishing, newest: bool):
+        self.dispatcher, self.newest = Dispatcher(listen, token, wait_limit_s), newest
         self.address = self.dispatcher.address
         publishing.on_version = self.announce
 
     def announce(self, version: int, digest: str) -> None:
-        """Workers take the version now, between jobs, rather than when they are asked for text."""
+        """Workers take the version now, between jobs, rather than when they are asked for text; if it will serve."""
         self.dispatcher.announce(version, digest)
-        self.dispatcher.follow(version)
+        if self.newest:
+            self.dispatcher.follow(version)
 
     def generate(self, jobs: list[Job], at_least: int, at_most: int) -> list[list[Completion]]:
         return self.dispatcher.generate(jobs, at_least, at_most)
