@@ -9,6 +9,7 @@ from lowcomm.results import record
 
 
 def main(argv: list[str] | None = None) -> None:
+    """The command: measure once, print what a person wants to know, keep the record where asked."""
     parser = argparse.ArgumentParser(
         "python -m lowcomm.patches", description="Bytes and seconds of the patches between versions of some weights."
     )

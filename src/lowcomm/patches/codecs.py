@@ -29,6 +29,7 @@ Weights = Mapping[str, Tensor]
 
 
 def names() -> list[str]:
+    """What `codec=` may be."""
     return [*PATCHES, "dense", *(f"{layout}+{c}" for layout in LAYOUTS for c in COMPRESSORS)]
 
 
@@ -41,10 +42,12 @@ class Patches:
         self.ours, self.theirs = (History(first, 0) if remembers else None for _ in range(2))
 
     def encode(self, old: Weights, new: Weights, version: int) -> bytes:
+        """The patch to ``version``, which ``new`` is, from the version before."""
         base = {} if self.name == "full" else {"base_version": version - 1}
         return encode(old, new, self.name, version=version, threads=self.threads, history=self.ours, **base)
 
     def committed(self, old: Weights, new: Weights) -> None:
+        """The patch has gone out: what the codec remembers of it from now on."""
         if self.ours is not None:
             self.ours.commit(old, new)
 
@@ -59,15 +62,18 @@ class Dense:
     ours = theirs = None
 
     def encode(self, old: Weights, new: Weights, version: int) -> list[np.ndarray]:
+        """The words of each tensor, as they are; their hashes stay in `digests`."""
         state = Tensors(new)
         words = [state.read(n, 0, e.numel) for n, e in state.entries.items()]
         self.digests = [xxhash.xxh3_128_digest(w) for w in words]
         return words
 
     def committed(self, old: Weights, new: Weights) -> None:
+        """Nothing is remembered."""
         pass
 
     def apply(self, here: Weights, data: list[np.ndarray], memory: None) -> None:
+        """Copy the words over ``here``."""
         state = Tensors(here)
         for (name, entry), words in zip(state.entries.items(), data, strict=True):
             state.write(name, 0, entry.numel, None, words)
@@ -84,6 +90,7 @@ class Blobs:
         self.raw_bytes, self.seconds = 0, {"pack": 0.0, "unpack": 0.0}
 
     def encode(self, old: Weights, new: Weights, version: int) -> list[bytes]:
+        """One blob a tensor: HEAD, then the compressed layout. `raw_bytes` is their sum before compression."""
         a, b = Tensors(old), Tensors(new)
         out, self.raw_bytes, self.seconds["pack"] = [], 0, 0.0
         for name, entry in b.entries.items():
@@ -98,9 +105,11 @@ class Blobs:
         return out
 
     def committed(self, old: Weights, new: Weights) -> None:
+        """Nothing is remembered."""
         pass
 
     def apply(self, here: Weights, data: list[bytes], memory: None) -> None:
+        """Write the changed elements into ``here``."""
         state = Tensors(here)
         self.seconds["unpack"] = 0.0
         for (name, entry), blob in zip(state.entries.items(), data, strict=True):
@@ -113,6 +122,7 @@ class Blobs:
 
 
 def make(name: str, first: Weights, threads: int) -> Patches | Dense | Blobs:
+    """A codec by its name, at both ends of a chain whose first version is ``first``; threads are for patches alone."""
     if name in PATCHES:
         return Patches(name, first, threads)
     return Dense() if name == "dense" else Blobs(*name.split("+"))
@@ -138,7 +148,10 @@ def lay_out(layout: str, at: np.ndarray, value: np.ndarray, shape: tuple[int, ..
 
 
 def read_back(layout: str, raw: bytes, count: int, widths: tuple[int, int], entry) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and new words out of what `lay_out` wrote."""
+    """Positions (i64, (count)) and new words (count) out of what `lay_out` wrote.
+
+    Raises ValueError for positions that leave the tensor, in the layouts of gaps between rows and columns.
+    """
     kinds = {1: "<u1", 2: "<u2", 4: "<i4"}
     first = np.frombuffer(raw, kinds[widths[0]], count)
     at = count * widths[0]

@@ -17,6 +17,8 @@ from lowcomm.schema import ScaleConfig
 
 @dataclass
 class PatchesConfig:
+    """A whole measurement of `lowcomm.patches`."""
+
     source: dict[str, Any] = field(default_factory=dict)  # block: (seed) -> versions of weights
     codec: str = MISSING  # packed | paper | history | full | dense | <layout>+<compressor>
     repeats: int = 0  # of every timing, of which the median counts; 0: no time is taken (a busy machine)

@@ -66,6 +66,7 @@ def follow(versions: Iterable[Weights], name: str, repeats: int, threads: int) -
 
 
 def counts(old: Weights, new: Weights) -> dict[str, int]:
+    """Elements that changed, elements, bytes of all, and bytes of row, column (int32) and value of each change."""
     a, b = Tensors(old), Tensors(new)
     changed = coo = 0
     for name, entry in b.entries.items():
@@ -77,6 +78,7 @@ def counts(old: Weights, new: Weights) -> dict[str, int]:
 
 
 def size(data: bytes | list) -> int:
+    """Bytes of what a codec made: one object, or one a tensor."""
     return len(data) if isinstance(data, bytes) else sum(d.nbytes if hasattr(d, "nbytes") else len(d) for d in data)
 
 
@@ -133,6 +135,7 @@ def warm_up(name: str, threads: int) -> None:
 
 
 def same(here: Weights, new: Weights, name: str, version: int) -> None:
+    """Every bit of ``here`` is that of ``new``. Raises AssertionError: a codec that is not exact."""
     for n, t in new.items():
         if not torch.equal(here[n].reshape(-1).view(torch.uint8), t.reshape(-1).view(torch.uint8)):
             raise AssertionError(f"codec {name} is not exact: tensor {n!r} of version {version}")

@@ -21,6 +21,7 @@ Weights = dict[str, Tensor]
 
 
 def need(ok: bool, name: str, value: object, why: str) -> None:
+    """Raises ValueError `name=value: why` unless `ok`."""
     if not ok:
         raise ValueError(f"{name}={value}: {why}")
 
@@ -34,9 +35,11 @@ class Gaussian:
         self.megabytes, self.delta, self.seed = megabytes, delta, seed
 
     def chain(self) -> Iterator[Weights]:
+        """The two versions."""
         yield from measure.gaussian(self.megabytes, self.delta, self.seed)
 
     def describe(self) -> dict[str, Any]:
+        """For the record; the numbers are those of NumPy's generator, hence its version."""
         text = f"Normal weights, {self.megabytes} MB of BF16, one update of scale {self.delta:g}"
         return {"name": "gaussian", "revision": f"numpy {np.__version__}", "summary": text}
 
@@ -50,10 +53,12 @@ class Adam:
         self.weights, self.steps, self.lr, self.signal, self.seed = weights, steps, lr, signal, seed
 
     def chain(self) -> Iterator[Weights]:
+        """One matrix of 64 columns, at the start and after every step."""
         for bits in synthetic.chain(self.weights, self.steps, self.lr, self.signal, self.seed):
             yield {"weight": torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16).reshape(-1, 64)}
 
     def describe(self) -> dict[str, Any]:
+        """For the record; the numbers are those of NumPy's generator, hence its version."""
         text = f"{self.weights:,} normal weights, {self.steps} AdamW steps at {self.lr:g}, steady part {self.signal:g}"
         return {"name": "adam", "revision": f"numpy {np.__version__}", "summary": text}
 
@@ -82,6 +87,10 @@ class Training:
         self.text = f"{model} on {workload}, trained at {start_lr:g} (scale {start_scale}), then {algorithm}"
 
     def chain(self) -> Iterator[Weights]:
+        """BF16 casts of the parameters: before the first step, then after each step or round.
+
+        Trains the start first if its run is not there.
+        """
         from safetensors.torch import load_file
 
         from lowcomm import models
@@ -110,6 +119,7 @@ class Training:
                     yield copied(params)
 
     def describe(self) -> dict[str, Any]:
+        """For the record; `revision` is a hash of both runs' overrides."""
         step = "step" if self.every == 1 else f"round of {self.every} steps"
         text = f"{self.text} at {self.lr:g}, {self.versions} versions, one a {step}"
         revision = hashlib.sha256("\n".join(self.start + self.go_on).encode()).hexdigest()[:16]
@@ -117,6 +127,7 @@ class Training:
 
 
 def copied(params: dict[str, Tensor]) -> Weights:
+    """BF16 casts of parameters of any shape, as tensors of their own."""
     return {n: t.clone() for n, t in cast(params).items()}
 
 
@@ -154,6 +165,7 @@ class Published:
         return {r.name: torch.zeros(r.entry.shape, dtype=dtypes[r.entry.dtype]) for r in patch.records}
 
     def describe(self) -> dict[str, Any]:
+        """For the record: the digest of the newest version, and what its publisher said of it."""
         last = self.store.latest()
         kind = "patch" if last in self.store.versions("patch") else "anchor"
         marker = self.store.marker(kind, last)

@@ -117,6 +117,7 @@ class Arithmetic:
 
 
 def check_levels(levels: Sequence[int]) -> None:
+    """Raises ValueError for none, or for one that is not of LEVELS."""
     if not levels or not set(levels) <= set(LEVELS):
         raise ValueError(f"levels={list(levels)}: one or more of {', '.join(map(str, LEVELS))}")
 
@@ -168,5 +169,6 @@ def right_digits(gold: str, answer: str) -> float:
 
 
 def sha256_of(problems: Sequence[Problem]) -> str:
+    """SHA-256 (hex) of problems in their order: of ids, questions, answers, levels and subjects."""
     lines = (json.dumps([p.id, p.question, p.answer, p.level, p.subject]) for p in problems)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -125,13 +125,15 @@ def problem(split: str, index: int, row: rows.Row) -> Problem | str:
 
 
 def text_key(problem: Problem) -> str:
+    """SHA-256 (hex) of the question with its white space made even: equal for the same problem in two files."""
     return hashlib.sha256(" ".join(problem.question.split()).encode()).hexdigest()
 
 
 def stratified(problems: list[Problem], count: int) -> tuple[list[Problem], list[Problem]]:
     """Training and validation problems: of each subject and level its share, the ones whose text has the least hash.
 
-    Which 500 grail's own environment holds out is not published; these are ours.
+    Which 500 grail's own environment holds out is not published; these are ours. Raises ValueError where there are
+    not more than `count` problems.
     """
     if len(problems) <= count:
         raise ValueError(f"convention=grail: {len(problems)} training problems, {count} of which are to be held out")

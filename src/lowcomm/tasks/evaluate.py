@@ -34,6 +34,7 @@ class Evaluation:
 
     @staticmethod
     def read(path: Path) -> "Evaluation":
+        """What `write` wrote."""
         text = zstandard.ZstdDecompressor().decompress(path.read_bytes()).decode()
         summary, *rows = (json.loads(line) for line in text.splitlines())
         return Evaluation(summary["summary"], rows)
@@ -80,6 +81,7 @@ def evaluate(
 
 
 def scored(task: Task, problem: Problem, sample: int, completion: Any, tokenizer: Any) -> dict[str, Any]:
+    """One row: the completion's text without special tokens, what it is an answer to, and the fields of its score."""
     text = tokenizer.decode(completion.tokens, skip_special_tokens=True)
     about = {"id": problem.id, "level": problem.level, "answer": problem.answer, "sample": sample, "text": text}
     about |= {"tokens": len(completion.tokens), "truncated": not completion.finished}
@@ -89,6 +91,7 @@ def scored(task: Task, problem: Problem, sample: int, completion: Any, tokenizer
 def summarised(
     rows: list[dict[str, Any]], samples: int, k: Sequence[int], temperature: float, style: str, left_out: int
 ) -> dict[str, Any]:
+    """Means over problems, with standard errors (None for a single problem), and accuracy by level."""
     by_problem: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_problem.setdefault(row["id"], []).append(row)

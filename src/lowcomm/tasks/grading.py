@@ -144,6 +144,7 @@ class Judge:
             )
 
     def ask(self, gold: str, answer: str, limit_s: float) -> str:
+        """The verdict: "verified", "refuted", "error", "timeout" after `limit_s` seconds, or "died" (the process)."""
         self.answered += 1
         line = json.dumps({"gold": gold, "answer": answer}) + "\n"
         try:

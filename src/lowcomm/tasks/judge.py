@@ -32,6 +32,7 @@ def boxed(answer: str) -> str:
 
 
 def far_apart(gold: list, answer: list) -> bool:
+    """Whether both parsed answers are numbers that differ by more than 1e-5 of the larger one."""
     numbers = [x[0] for x in (gold, answer) if x and getattr(x[0], "is_number", False)]  # of sympy's expressions
     if len(numbers) < 2 or numbers[0] == numbers[1]:  # infinity too is equal to itself
         return False
@@ -40,6 +41,7 @@ def far_apart(gold: list, answer: list) -> bool:
 
 
 def main() -> None:
+    """Say "ready", then give a verdict for each line: "verified", "refuted" or "error"."""
     logging.disable(logging.CRITICAL)  # math-verify warns that it has no time limit: the parent has one
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     same("1", "2")  # the imports and the first parse take seconds, which are no answer's

@@ -52,6 +52,7 @@ class Task(Protocol):
 
 
 def check_split(split: str) -> str:
+    """The split itself. Raises ValueError unless it is "train" or "test"."""
     if split not in ("train", "test"):
         raise ValueError(f"split={split}: must be train or test")
     return split

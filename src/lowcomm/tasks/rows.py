@@ -37,6 +37,7 @@ def read_local(path: Path, split: str) -> list[Row]:
 
     So `train.jsonl`, `algebra/train-00000-of-00001.parquet` (a clone of the hub) and `train/algebra/1.json` (the
     original MATH archive, one problem a file) all do; in the order of their names. No split: all files, or one file.
+    Raises ValueError where there is no such file, or one file for several splits.
     """
     if path.is_file():
         if split:
@@ -82,6 +83,7 @@ def read_file(path: Path) -> list[Row]:
 
 
 def parsed(text: str, where: str) -> Any:
+    """JSON; ``where`` begins the message of the ValueError for anything else."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -40,7 +40,10 @@ class Sandbox:
         return self._run(code, tests)[0]
 
     def guard(self) -> str:
-        """What refuses network, processes and writing here: "seccomp" or "audit hook"."""
+        """What refuses network, processes and writing here: "seccomp" or "audit hook".
+
+        Raises RuntimeError where not even an empty program runs.
+        """
         verdict, guard = self._run("", "")
         if verdict != "passed":
             raise RuntimeError(f"the sandbox cannot run an empty program ({verdict}): `python -I -S -B` must work here")

@@ -27,10 +27,14 @@ HOOKED = ("socket.", "subprocess.", "os.exec", "os.fork", "os.posix_spawn", "os.
 
 
 class Instruction(ctypes.Structure):
+    """The kernel's `struct sock_filter`."""
+
     _fields_ = [("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32)]
 
 
 class Program(ctypes.Structure):
+    """The kernel's `struct sock_fprog`."""
+
     _fields_ = [("len", ctypes.c_uint16), ("filter", ctypes.POINTER(Instruction))]
 
 
@@ -54,7 +58,7 @@ def filter_calls() -> bool:
 
 
 def hook_calls() -> None:
-    """Where the kernel does not help, let the interpreter refuse; it guards against accidents, not against malice."""
+    """Where the kernel does not help, let the interpreter refuse (PermissionError): against accidents, not malice."""
 
     def refuse(event: str, args: tuple) -> None:
         writes = event == "open" and isinstance(args[2], int) and args[2] & WRITES
@@ -65,6 +69,7 @@ def hook_calls() -> None:
 
 
 def limit(seconds: int, memory: int) -> None:
+    """Limits of the kernel: CPU in ``seconds``, address space in bytes, no file that grows, few open, no processes."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # first a signal that tells why, then the end
     for what, value in (
         (resource.RLIMIT_AS, memory),
@@ -77,6 +82,7 @@ def limit(seconds: int, memory: int) -> None:
 
 
 def main() -> None:
+    """One job: read it, give up what code must not have, run the code and its tests, say the verdict, end."""
     place = random.SystemRandom().randrange(20, 100)  # not where code looks for them
     commands, result = (fcntl.fcntl(fd, fcntl.F_DUPFD, place) for fd in (0, 1))
     null = os.open(os.devnull, os.O_RDWR)

@@ -15,7 +15,10 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean over problems and its standard error; one value a problem. The error of a single problem is infinite."""
+    """Mean over problems and its standard error; one value a problem. The error of a single problem is infinite.
+
+    Raises ValueError for no problem.
+    """
     n = len(values)
     if n == 0:
         raise ValueError("no problem was evaluated")
@@ -28,7 +31,8 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 def mcnemar(before: Sequence[bool], after: Sequence[bool]) -> tuple[int, int, float]:
     """Problems lost, problems won, and McNemar's exact two-sided p-value.
 
-    Under the null hypothesis each of the problems whose verdict changed was won or lost with probability 1/2.
+    Under the null hypothesis each of the problems whose verdict changed was won or lost with probability 1/2. Raises
+    ValueError for two different numbers of verdicts.
     """
     if len(before) != len(after):
         raise ValueError(f"{len(before)} and {len(after)} verdicts: the test pairs the same problems")
