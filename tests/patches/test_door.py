@@ -9,7 +9,7 @@ from lowcomm.patches import digest_of, run_overrides
 from lowcomm.patches.codecs import names
 from lowcomm.patches.door import report
 from lowcomm.patches.measuring import follow
-from lowcomm.patches.sources import Adam, Gaussian, Published, Training
+from lowcomm.patches.sources import Adam, Gaussian, Published, Reinforcement, Training
 from lowcomm.pulse import Missing, Publisher, Store, encode
 from lowcomm.results import record
 from tests.runs import TINY
@@ -122,3 +122,44 @@ def test_training_goes_on_from_a_trained_start(algorithm, every, tmp_path, monke
     assert len(list(tmp_path.glob("*/seed0/record.json"))) == 1, "the start is trained once"
     rows = follow(versions, "packed", 0, 1)
     assert all(0 < r["changed"] < r["numel"] for r in rows)
+
+
+def test_reinforcement_reads_the_run_that_it_makes(tmp_path, monkeypatch):
+    """Version 0 is the cast of the model as built; the patches are the run's own, and a second reader makes no run."""
+    from lowcomm import models, rl
+    from lowcomm.rl.config import checked, load_config
+
+    monkeypatch.chdir(tmp_path)
+    overrides = ["scale=smoke", "algorithm=pulsesync", "scale.steps=2", "scale.eval_problems=1"]
+    source = Reinforcement(overrides, versions=2, seed=3)
+    chain = list(source.chain())
+    model = models.build(checked(load_config([*overrides, "seed=3"])).model, seed=3)
+    for name, p in models.parameters(model).items():
+        assert torch.equal(chain[0][name], p.detach().bfloat16())
+    assert len(chain) == 3
+    assert any(not torch.equal(chain[1][n], chain[2][n]) for n in chain[1])
+    monkeypatch.setattr(rl, "run_overrides", lambda overrides: rl_finished(overrides))
+    again = list(Reinforcement(overrides, versions=1, zeros=False, seed=3).chain())
+    assert [int((t != 0).sum()) == t.numel() for t in again[0].values()] == [True] * len(again[0])
+    with pytest.raises(Missing, match="lower versions"):
+        list(Reinforcement(overrides, versions=9, seed=3).chain())
+
+
+def rl_finished(overrides):
+    from lowcomm.rl.config import checked, load_config
+    from lowcomm.run_dir import run_dir_of
+
+    assert (run_dir_of(checked(load_config(overrides))) / "record.json").is_file()
+
+
+def test_the_chain_of_grpo_is_the_run_of_the_table_of_sparsity():
+    from lowcomm import rl
+    from lowcomm.results import experiment
+    from lowcomm.results.grid import plan
+
+    _, ready, _ = plan([experiment.load("pulse/sparsity")], "cpu", lambda run: False)
+    run = next(r for r in ready if r.row == "masters" and r.seed == 0)
+    from lowcomm.patches.config import checked
+
+    overrides = [*checked(["source=grpo-smollm2"]).source.overrides, "seed=0"]
+    assert rl.digest_of(overrides) == rl.digest_of(list(run.overrides))

@@ -132,18 +132,23 @@ def copied(params: dict[str, Tensor]) -> Weights:
 
 
 class Published:
-    """The newest ``versions`` patches of a store and the version that they start from.
+    """The newest ``versions`` patches of a store, or its ``first``, and the version that they start from.
 
     ``zeros=False`` leaves out the weights that are exactly zero in the first of them. Raises Missing where the store
     does not hold so many versions.
     """
 
-    def __init__(self, url: str, versions: int = 10, zeros: bool = True, seed: int = 0):
+    def __init__(self, url: str, versions: int = 10, zeros: bool = True, first: bool = False, seed: int = 0):
         need(versions > 0, "versions", versions, "must be at least 1")
-        self.store, self.versions, self.zeros, self.url = Store(url), versions, zeros, str(url)
+        self.store, self.versions, self.zeros, self.first = Store(url), versions, zeros, first
 
     def chain(self) -> Iterator[Weights]:
-        known = sorted({*self.store.versions("anchor"), *self.store.versions("patch")})[-self.versions - 1 :]
+        """The weights of each version, walked as a reader would; tensors are vectors where zeros are left out.
+
+        Raises Missing.
+        """
+        known = sorted({*self.store.versions("anchor"), *self.store.versions("patch")})
+        known = known[: self.versions + 1] if self.first else known[-self.versions - 1 :]
         if len(known) <= self.versions:
             raise Missing(f"the store holds {len(known)} versions, {self.versions + 1} are needed: lower versions")
         reader = Subscriber(self.store, self._blank())
@@ -179,3 +184,36 @@ class Published:
         text = f"{self.versions} published versions up to {last}{f' ({said})' if said else ''}"
         text += "" if self.zeros else ", without the weights that are zero at the start"
         return {"name": "store", "revision": marker.target_digest, "summary": text, "meta": meta}
+
+
+class Reinforcement:
+    """The first ``versions`` patches of a run of `lowcomm.rl`, kept in runs/ and shared with other tables.
+
+    ``overrides``: of the run; it is made, or finished, when it is not there. ``zeros``: as for `Published`. Raises
+    Missing where the run publishes fewer versions, or its store holds them no more.
+    """
+
+    def __init__(self, overrides: list[str], versions: int = 10, zeros: bool = True, seed: int = 0):
+        need(versions > 0, "versions", versions, "must be at least 1")
+        self.overrides, self.versions, self.zeros = [*overrides, f"seed={seed}"], versions, zeros
+
+    def chain(self) -> Iterator[Weights]:
+        """Yield the weights of the first version, then of each one after it."""
+        from lowcomm.rl import run_overrides
+        from lowcomm.rl.config import checked, load_config
+        from lowcomm.run_dir import ROOT, run_dir_of
+
+        ROOT.mkdir(parents=True, exist_ok=True)
+        with (ROOT / ".patches-rl").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # several rows read the same run: one makes it, the others wait
+            run_overrides(self.overrides)
+        cfg = checked(load_config(self.overrides))
+        store = cfg.place.store or run_dir_of(cfg) / "store"
+        yield from Published(store, self.versions, self.zeros, first=True).chain()
+
+    def describe(self) -> dict[str, Any]:
+        """The record's entries; the revision is that of the overrides, 16 hexadecimal digits."""
+        text = f"{self.versions} steps of lowcomm.rl {' '.join(self.overrides)}"
+        text += "" if self.zeros else ", without the weights that are zero at the start"
+        revision = hashlib.sha256("\n".join(self.overrides).encode()).hexdigest()[:16]
+        return {"name": "rl", "revision": revision, "summary": text}
