@@ -21,6 +21,7 @@ COMMITTED = record.ROOT / "paper_figures" / "deployment"
 
 def test_the_formula_gives_the_papers_numbers():
     """20 and 0.2 Gbit/s, and 2.6 for PULSELoCo's 1.77 GB, at 90 % utilisation."""
+    assert formula.transfer(14e9, 20e9) == pytest.approx(5.6)
     for nbytes, gbit in ((14e9, 20.16), (140e6, 0.2016), (1.77e9, 2.549)):
         rate = formula.rate_for(0.9, 50.0, nbytes)
         assert rate / 1e9 == pytest.approx(gbit, rel=1e-3)
@@ -110,29 +111,48 @@ def test_a_deployment_over_real_links(tmp_path):
     assert outcome["metrics"]["refused"] == 0
     assert outcome["curve"]["dense_bytes"] == [400_000, 400_000]
     assert min(outcome["metrics"]["dense_cut_sync_s"], outcome["metrics"]["pulsesync_cut_sync_s"]) > 8.0
-    # no faster than the wire: 400 kB at 2 Mbit/s
-    assert outcome["curve"]["dense_fetch_s"][0] > 1.6
+    curve = outcome["curve"]
+    for method in ("dense", "pulsesync"):  # no faster than the wire
+        for nbytes, fetch, rate in zip(curve[f"{method}_bytes"], curve[f"{method}_fetch_s"], (2e6, 20e6), strict=True):
+            assert fetch > formula.transfer(nbytes, rate)
     record.write(tmp_path / "record.json", made)
 
 
 def test_the_report_says_what_the_record_holds(tmp_path):
-    curve = {"step": [0, 1], "rate_mbit": [1.0, 10.0], "paper_gbit": [0.14, 1.4]}
+    curve = {"step": [0, 1], "rate_mbit": [1.0, 10.0], "paper_gbit": [0.14, 1.4], "load": [2.5, 0.3]}
     for method, nbytes in (("dense", 4e6), ("pulsesync", 25e3)):
         utilisation = [formula.utilisation(2.0, nbytes, r) for r in (1e6, 1e7)]
         curve |= {f"{method}_{k}": v for k, v in {"bytes": [nbytes] * 2, "fetch_s": [1.0, 2.0], "sync_s": [3.0, 4.0],
                   "utilisation": utilisation, "formula": utilisation}.items()}  # fmt: skip
-    metrics = {"bit_identical": 8, "versions": 8, "dense_cut_sync_s": 9.0, "pulsesync_cut_sync_s": 8.5}
+    metrics = {"bit_identical": 8, "versions": 8, "cores": 2, "dense_cut_sync_s": 9.0, "pulsesync_cut_sync_s": 8.5}
     made = {"outcome": {"curve": curve, "metrics": metrics}, "data": {"summary": "A trainer"},
             "code": {"config": {"compute_s": 2.0, "cut_s": 8.0}}}  # fmt: skip
     text = report.table(made)
-    assert "| 1 | 0.14 | 4,000.0 | 1.00 | 3.00 | 0.059 (0.059) | 25.0 | 1.00 | 3.00 | 0.909 (0.909) |" in text
+    line = "| 1 | 0.14 | 4,000.0 | 1.00 (32.00) | 3.00 | 0.059 (0.059) | 25.0 | 1.00 (0.20) | 3.00 | 0.909 (0.909) |"
+    assert line in text
     assert "8 of 8 versions" in text
     assert "every weight 9.0 s, PULSESync 8.5 s" in text
+    assert "2 cores was 0.3 to 2.5" in text
     axes = report.figure(made).axes[0]
     np.testing.assert_allclose(axes.lines[1].get_ydata(), curve["dense_utilisation"])
     files = report.write(made, tmp_path)
     before = [f.read_bytes() for f in files]
     assert [f.read_bytes() for f in report.write(made, tmp_path)] == before
+
+
+def test_the_claim_holds_only_if_a_hundredth_of_the_rate_is_enough(tmp_path, monkeypatch):
+    assert report.said(tmp_path) is None
+    curve = {"rate_mbit": [0.3, 1.0, 30.0], "pulsesync_utilisation": [0.92, 0.97, 1.0],
+             "dense_utilisation": [0.1, 0.2, 0.91]}  # fmt: skip
+    made = {"outcome": {"curve": curve, "metrics": {"bit_identical": 8, "versions": 8}}}
+    assert report.hundredth(made) == [(0.3, 0.92, 0.91)]
+    (tmp_path / "record.json").touch()
+    monkeypatch.setattr(report, "read", lambda path: made)
+    holds, words = report.said(tmp_path)
+    assert holds
+    assert words.startswith("PULSESync at 0.3 Mbit/s 92.0 %, every weight at 30 Mbit/s 91.0 %; 8 of 8 versions")
+    curve["pulsesync_utilisation"][0] = 0.9
+    assert not report.said(tmp_path)[0]
 
 
 @pytest.mark.skipif(not COMMITTED.is_dir(), reason="no deployment was recorded")

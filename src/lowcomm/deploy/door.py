@@ -1,5 +1,6 @@
 """From overrides to a record: the ladder of rates, then a cut in the middle of a transfer."""
 
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -63,6 +64,7 @@ def measure(stage: Stage, cfg: DictConfig, rate: float, say: Callable[[str], Non
             f"{rate:g} Mbit/s {method}: {payload:,.0f} bytes, sync {blocked:.2f} s (fetch {mean(fetches):.2f}), "
             f"utilisation {row[f'{method}_utilisation']:.3f}, formula {row[f'{method}_formula']:.3f}"
         )
+    row["load"] = os.getloadavg()[0]
     row["paper_gbit"] = formula.paper_rate(1e6 * rate, cfg.compute_s, row["dense_bytes"]) / 1e9
     return row
 
@@ -91,6 +93,7 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict | None, started:
     bits = mean(8 * r["pulsesync_bytes"] / (r["changed"] * cfg.parameters) for r in ladder)
     metrics: dict[str, Any] = {
         "versions": versions * len(PORTS),
+        "cores": os.cpu_count(),
         "bit_identical": sum(s["verified"] for s in stage.status.values()),
         "refused": sum(s["refused"] for s in stage.status.values()),
         "changed_share": mean(r["changed"] for r in ladder),

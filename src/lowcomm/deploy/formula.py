@@ -5,7 +5,12 @@ PAPER_BYTES, PAPER_COMPUTE_S = 14e9, 50.0  # 7B in BF16, seconds between version
 
 def utilisation(compute_s: float, nbytes: float, rate: float) -> float:
     """Share of the time that is computation, T / (T + 8 S / B): S bytes at B bit/s stop it once per T seconds."""
-    return compute_s / (compute_s + 8 * nbytes / rate)
+    return compute_s / (compute_s + transfer(nbytes, rate))
+
+
+def transfer(nbytes: float, rate: float) -> float:
+    """Seconds that S bytes take at B bit/s, 8 S / B; headers, round trips and lost packets come on top."""
+    return 8 * nbytes / rate
 
 
 def rate_for(share: float, compute_s: float, nbytes: float) -> float:

@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lowcomm.deploy import formula
+from lowcomm.results.record import ROOT, read
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+FOLDER = ROOT / "paper_figures" / "deployment"
 METHODS = {"dense": ("every weight", "#101010"), "pulsesync": ("PULSESync", "#FF3A3A")}
 
 
 def table(record: dict[str, Any]) -> str:
-    """Markdown, one line a rate: what was measured, and in brackets what T / (T + 8 S / B) gives."""
+    """Markdown, one line a rate: what was measured, and in brackets what 8 S / B and T / (T + 8 S / B) give."""
     curve, settings = record["outcome"]["curve"], record["code"]["config"]
     head = ["link, Mbit/s", "the paper's scale, Gbit/s"]
     for title, _ in METHODS.values():
-        head += [f"{title}: payload, kB", "fetch, s", "sync, s", "utilisation (formula)"]
+        head += [f"{title}: payload, kB", "fetch, s (8 S / B)", "sync, s", "utilisation (formula)"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---:|" * len(head)]
     for i, rate in enumerate(curve["rate_mbit"]):
         cells = [f"{rate:g}", f"{curve['paper_gbit'][i]:.3g}"]
         for m in METHODS:
-            cells += [f"{curve[f'{m}_bytes'][i] / 1e3:,.1f}", f"{curve[f'{m}_fetch_s'][i]:.2f}"]
+            nbytes = curve[f"{m}_bytes"][i]
+            wire = formula.transfer(nbytes, 1e6 * rate)
+            cells += [f"{nbytes / 1e3:,.1f}", f"{curve[f'{m}_fetch_s'][i]:.2f} ({wire:.2f})"]
             cells += [f"{curve[f'{m}_sync_s'][i]:.2f}"]
             cells += [f"{curve[f'{m}_utilisation'][i]:.3f} ({curve[f'{m}_formula'][i]:.3f})"]
         lines.append("| " + " | ".join(cells) + " |")
@@ -35,7 +39,56 @@ def table(record: dict[str, Any]) -> str:
     if "dense_cut_sync_s" in metrics:
         cuts = ", ".join(f"{METHODS[m][0]} {metrics[f'{m}_cut_sync_s']:.1f} s" for m in METHODS)
         lines += [f"A link cut for {settings['cut_s']:g} s in the middle of a transfer: identical again after {cuts}."]
+    lines += ["", *notes(record)]
     return "\n".join(lines) + "\n"
+
+
+def notes(record: dict[str, Any]) -> list[str]:
+    """Lines of Markdown: what the columns are, and what else the machine did meanwhile."""
+    curve, metrics = record["outcome"]["curve"], record["outcome"]["metrics"]
+    low, high = min(curve["load"]), max(curve["load"])
+    return [
+        "*fetch*: until the last receiver has the bytes; *sync*: from the end of the computation until all have",
+        "acknowledged the digest of these weights, which includes encoding, verifying and applying. The formula knows",
+        "bytes and the link alone: headers, round trips and the work at both ends are not in it. Meanwhile the load of",
+        f"the machine's {metrics['cores']} cores was {low:.1f} to {high:.1f}, this measurement included; what a busy",
+        "machine does late counts as sync time.",
+    ]
+
+
+def hundredth(record: dict[str, Any]) -> list[tuple[float, float, float]]:
+    """(rate in Mbit/s, utilisation of PULSESync there, of every weight at 100 times that rate), where both are."""
+    curve = record["outcome"]["curve"]
+    dense = {float(f"{rate:.6g}"): u for rate, u in zip(curve["rate_mbit"], curve["dense_utilisation"], strict=True)}
+    thin = zip(curve["rate_mbit"], curve["pulsesync_utilisation"], strict=True)
+    return [(r, u, dense[float(f"{100 * r:.6g}")]) for r, u in thin if float(f"{100 * r:.6g}") in dense]
+
+
+def said(folder: Path = FOLDER) -> tuple[bool, str] | None:
+    """Whether PULSESync keeps up with whole weights over links a hundred times as fast, and the numbers; None before
+    anything was recorded.
+    """
+    if not (folder / "record.json").is_file():
+        return None
+    record = read(folder / "record.json")
+    pairs, metrics = hundredth(record), record["outcome"]["metrics"]
+    words = "; ".join(
+        f"PULSESync at {r:g} Mbit/s {100 * thin:.1f} %, every weight at {100 * r:g} Mbit/s {100 * fast:.1f} %"
+        for r, thin, fast in pairs
+    )
+    return (
+        all(thin >= fast for _, thin, fast in pairs),
+        f"{words}; {metrics['bit_identical']} of {metrics['versions']} versions bit-identical",
+    )
+
+
+def show(folder: Path = FOLDER) -> list[Any]:
+    """Figure and table for a notebook; before anything was recorded, the command that does it."""
+    from IPython.display import SVG, Markdown
+
+    if not (folder / "record.json").is_file():
+        return [Markdown("Nothing was recorded yet: `sudo make reproduce-deploy` (about 10 minutes).")]
+    return [SVG(filename=str(folder / "figure.svg")), Markdown(table(read(folder / "record.json")))]
 
 
 def figure(record: dict[str, Any]) -> Figure:
