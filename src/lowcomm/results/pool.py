@@ -41,7 +41,7 @@ class Child:
     def __init__(self, work: Callable[..., Any], log: Path):
         context = multiprocessing.get_context("spawn")
         self.link, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(other, work, log), daemon=True)
+        self.process = context.Process(target=serve, args=(other, work, log))  # no daemon: it may start trainers
         self.process.start()
         other.close()
         self.task: Any = None
