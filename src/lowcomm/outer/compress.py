@@ -27,10 +27,12 @@ class Dense:
     values: Tensor  # FP32, the parameter's shape
 
     def dense(self) -> Tensor:
+        """`values`, as every message has it."""
         return self.values
 
     @property
     def nbytes(self) -> int:
+        """Bytes of the values alone."""
         return self.values.numel() * self.values.element_size()
 
 
@@ -43,9 +45,11 @@ class Identity:
         return Dense(delta)
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Empty: nothing is held back."""
         return {}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Raises ValueError where ``state`` holds a residual."""
         if state:
             raise ValueError(f"this compressor keeps no residual, the checkpoint has one for {sorted(state)[0]!r}")
 
@@ -64,6 +68,7 @@ class Gated:
         return int(self.item.fired.sum())
 
     def dense(self) -> Tensor:
+        """Values of the parameter's shape, zero where nothing is sent."""
         return self.item.values
 
     @cached_property
@@ -73,6 +78,7 @@ class Gated:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of `data`, head and trailer included."""
         return len(self.data)
 
 
@@ -134,7 +140,9 @@ class VisibilityGate:
         return s, torch.where(fired, value, torch.zeros_like(s)), fired
 
     def state_dict(self) -> dict[str, Tensor]:
+        """Name -> residual e_r, of the parameter's shape, FP32 or wider; not copied. Empty before the first round."""
         return dict(self.residual)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Residuals of `state_dict`, copied; those of other parameters are forgotten."""
         self.residual = {n: t.clone() for n, t in state.items()}

@@ -20,7 +20,8 @@ class ConsensusError(RuntimeError):
 
 
 def agree(wire: Wire, round: int, theta: dict[str, Tensor]) -> None:
-    """Compare round and theta (xxh3-128) of all ranks. Raises ConsensusError on each of them, naming those that differ.
+    """Compare round and theta (xxh3-128 of all tensors: names, shapes, bits) of all ranks. Raises ConsensusError on
+    each of them, naming those that differ.
 
     Nothing is compared within one rank, whose workers share theta.
     """
@@ -46,9 +47,11 @@ class Tally:
         self.sent = [0] * len(workers)
 
     def norm(self, dense: Tensor) -> None:
+        """Note what one worker's message of one parameter measures, ``dense`` having its shape."""
         self.squares.append(float(torch.linalg.vector_norm(dense)) ** 2)
 
     def count(self, worker: Worker, nbytes: int, sent: int) -> None:
+        """Add bytes and entries to what this worker has sent."""
         self.nbytes[self.places[worker.index]] += nbytes
         self.sent[self.places[worker.index]] += sent
 
@@ -60,6 +63,7 @@ class DenseExchange:
         self.wire = wire
 
     def buckets(self, theta: dict[str, Tensor]) -> list[list[str]]:
+        """Every parameter alone."""
         return [[name] for name in theta]
 
     def begin(self, round: int, theta: dict[str, Tensor], workers: list[Worker], message: Message, tally: Tally):

@@ -2,7 +2,7 @@
 
     head      magic "LCG1", codec, round, worker, body's length                  <4sBQII
     body      per parameter the number of entries sent (LEB128), then
-              packed: per parameter its length (LEB128), then the payloads, see `gate_code`
+              packed: per parameter its length (LEB128), then the payloads, see `gate_payload`
               paper:  one zstd frame, the published patch layout (gap-coded narrowed COO) with FP32 values
     trailer   xxh3-128 of everything before
 
@@ -12,24 +12,20 @@ Receivers know the parameters' names, shapes and theta. Whatever arrives, only C
 import io
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
-import torch
 import xxhash
 from torch import Tensor
 
-from lowcomm.outer.gate_code import GRIDS, pack, survey, unpack
+from lowcomm.outer.gate_payload import Format, Item, as_tensor, check_values, payload, unpayload, words
 from lowcomm.pulse import paper
-from lowcomm.pulse.blocks import Coded, Mode, decode_block, encode_full, join, split
-from lowcomm.pulse.dtypes import LAYOUTS, TORCH
+from lowcomm.pulse.dtypes import TORCH
 from lowcomm.pulse.errors import Corrupt
 from lowcomm.pulse.patch import Patch, Record
-from lowcomm.pulse.state import Entry, ordered
+from lowcomm.pulse.state import Entry
 
 HEAD = struct.Struct("<4sBQII")
 CODECS = {"packed": 1, "paper": 2, "refused": 255}
-BLOCK_HEAD = struct.Struct("<Hb")  # centre, grid
 TRAILER = 16
 
 
@@ -39,29 +35,6 @@ class Refused(Exception):
     def __init__(self, name: str):
         super().__init__(name)
         self.name = name
-
-
-class Format(NamedTuple):
-    """Where the rounding cells of the gate's number format lie among FP32 numbers, for the contexts of the code."""
-
-    shift: int  # FP32 fraction bits below the format's
-    lowest: int  # FP32 exponent field of its smallest normal number
-    least: int  # low bits that are zero in every value sent
-
-    @classmethod
-    def of(cls, dtype: torch.dtype, values: str) -> "Format":
-        info = torch.finfo(dtype)
-        lowest = 127 + int(np.log2(info.smallest_normal))
-        return cls(23 - LAYOUTS[TORCH[dtype]].fraction, max(lowest, 1), 16 if values == "bf16" else 0)
-
-
-class Item(NamedTuple):
-    """One parameter's message: what is sent (zero elsewhere), and where."""
-
-    name: str
-    theta: Tensor
-    values: Tensor
-    fired: Tensor
 
 
 def encode(items: Sequence[Item], form: Format, codec: str, round: int = 0, worker: int = 0) -> bytes:
@@ -89,6 +62,7 @@ def refusal(name: str, round: int, worker: int) -> bytes:
 
 
 def sealed(codec: str, round: int, worker: int, body: bytes) -> bytes:
+    """``body`` with head and trailer; ``codec`` is one of CODECS."""
     data = HEAD.pack(b"LCG1", CODECS[codec], round, worker, len(body)) + body
     return data + xxhash.xxh3_128_digest(data)
 
@@ -113,7 +87,11 @@ def opened(data: bytes, codec: str, round: int, worker: int) -> memoryview:
 
 
 def decode(body: memoryview, thetas: dict[str, Tensor], form: Format, codec: str, what: str) -> Iterator[Tensor]:
-    """For each parameter in order what was sent of it: its shape, dtype of theta, zero where nothing came."""
+    """For each parameter in order what was sent of it: its shape, dtype of theta, zero where nothing came.
+
+    ``what`` begins the message of Corrupt, which is raised where the bytes are not those of `encode`; parameters that
+    were whole may have been given by then.
+    """
     sent, at = [], 0
     for name, theta in thetas.items():
         count, at = unvarint(body, at, what)
@@ -137,6 +115,7 @@ def decode(body: memoryview, thetas: dict[str, Tensor], form: Format, codec: str
 
 
 def unpublished(frame: memoryview, thetas: dict[str, Tensor], entries: list, sent: list[int]) -> Iterator[Tensor]:
+    """`decode` of the published layout: ``entries`` and ``sent`` of each parameter, tensors of its shape."""
     records = tuple(Record(n, e, c, 0) for n, e, c in zip(thetas, entries, sent, strict=True))
     blocks = paper.updates(Patch("paper", 0, 1, b"", b"", records, body=frame))
     update = next(blocks, None)
@@ -150,82 +129,8 @@ def unpublished(frame: memoryview, thetas: dict[str, Tensor], entries: list, sen
         yield as_tensor(out, theta)
 
 
-def payload(item: Item, form: Format) -> bytes:
-    theta, s, fired = words(item.theta), words(item.values), item.fired.reshape(-1).cpu().numpy()
-    entry = Entry(TORCH[item.values.dtype], tuple(item.values.shape))
-    spans = entry.blocks()
-    return join(list(ordered(lambda span: encode_block(*(x[slice(*span)] for x in (theta, s, fired)), form), spans)))
-
-
-def encode_block(theta: np.ndarray, s: np.ndarray, fired: np.ndarray, form: Format) -> Coded:
-    """The packed code, or every entry where that is shorter (zero: not sent)."""
-    position, grids = np.empty(len(s), np.uint32), np.zeros(GRIDS, np.int64)
-    if s.itemsize != 4:
-        n = int(fired.sum())
-        return encode_full(s, n) if n else Coded(Mode.SAME, 0, b"")
-    n, total = survey(theta, s, fired, position, grids)
-    if n == 0:
-        return Coded(Mode.SAME, 0, b"")
-    centre, grid = total // n, best_grid(grids)
-    out = np.empty(min(8 * n, 4 * len(s)) + 2048, np.uint8)
-    length = pack(theta, s, position, n, form.shift, form.lowest, centre, grid, form.least, out)
-    if length < 0 or length > 4 * len(s):
-        return encode_full(s, n)
-    return Coded(Mode.PACKED, n, BLOCK_HEAD.pack(centre, grid) + out[:length].tobytes().rstrip(b"\0"))
-
-
-def best_grid(grids: np.ndarray) -> int:
-    """The grid on which the values cost least: a coarser one saves a bit of each, and costs three of each finer."""
-    last = np.arange(GRIDS) - 80
-    costs = [(3 * float((grids * np.clip(g - last, 0, None)).sum()) - g * grids.sum(), g) for g in range(-40, 41)]
-    return min(costs)[1]
-
-
-def unpayload(data: memoryview, theta: Tensor, entry: Entry, sent: int, form: Format, what: str) -> np.ndarray:
-    out = np.zeros(entry.numel, entry.layout.word)
-    if not sent:
-        if len(data):
-            raise Corrupt(f"{what}: a payload without entries")
-        return out
-    spans, known = entry.blocks(), words(theta)
-    for (a, b), (mode, count, part) in zip(spans, split(data, len(spans), sent, what), strict=True):
-        decode_into(out[a:b], known[a:b], mode, count, part, entry, form, what)
-    return out
-
-
-def decode_into(out, theta, mode, sent, data, entry: Entry, form: Format, what: str) -> None:
-    if mode != Mode.PACKED:
-        if mode != Mode.SAME or sent or len(data):
-            out[:] = decode_block(mode, sent, data, out, entry.layout, what).value
-        check_values(out, sent, what)
-        return
-    if out.itemsize != 4 or len(data) < BLOCK_HEAD.size or not 1 <= sent <= len(out):
-        raise Corrupt(f"{what}: {sent} packed entries among {len(out)} in {len(data)} bytes")
-    centre, grid = BLOCK_HEAD.unpack(data[: BLOCK_HEAD.size])
-    if centre >> 2 > 254:
-        raise Corrupt(f"{what}: entries of infinite size")
-    stream = np.frombuffer(data[BLOCK_HEAD.size :], np.uint8)
-    if not unpack(theta, stream, sent, form.shift, form.lowest, centre, grid, form.least, out):
-        raise Corrupt(f"{what}: the stream does not hold {sent} entries")
-
-
-def check_values(out: np.ndarray, sent: int, what: str) -> None:
-    real = out.view(f"<f{out.itemsize}")
-    if np.count_nonzero(real) != sent or not np.isfinite(real).all():
-        raise Corrupt(f"{what}: not {sent} finite entries")
-
-
-def words(tensor: Tensor) -> np.ndarray:
-    """Bits of a float tensor in its order, on the CPU."""
-    flat = tensor.detach().reshape(-1).cpu().numpy()
-    return flat.view(f"<u{flat.itemsize}")
-
-
-def as_tensor(out: np.ndarray, like: Tensor) -> Tensor:
-    return torch.from_numpy(out.view(f"<f{out.itemsize}")).view(like.shape).to(like.device)
-
-
 def varint(n: int) -> bytes:
+    """LEB128 of n, which is not negative."""
     out = bytearray()
     while n > 127:
         out.append(n & 127 | 128)
@@ -234,6 +139,7 @@ def varint(n: int) -> bytes:
 
 
 def unvarint(data: memoryview, at: int, what: str) -> tuple[int, int]:
+    """(number, place behind it) of the LEB128 number at ``at``. Raises Corrupt where it does not end."""
     n = shift = 0
     while at < len(data) and shift < 63:
         n |= (data[at] & 127) << shift

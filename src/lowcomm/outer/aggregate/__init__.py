@@ -6,12 +6,13 @@ precision or better. Rules know no parameter names: a non-finite entry raises ``
 and the caller adds the name. A rule that works on matrices averages every parameter that is not exactly 2-D, as the
 paper does, unless ``flatten=True`` makes ``(out, prod(rest))`` of the larger ones.
 
-``needs(rule)`` says what a rule must see of the workers, ``takes_generator(rule)`` whether it draws random masks.
+``needs(rule)`` says what a rule must see of the workers, ``takes_generator(rule)`` whether it draws random masks,
+``try_out(rule)`` whether it takes its options.
 """
 
 from lowcomm.outer.aggregate.elementwise import dare, keyed_generator, mean, sparsify, ties, trim
 from lowcomm.outer.aggregate.matrices import clip, iso_c, iso_cts, tsv
-from lowcomm.outer.aggregate.stack import needs, takes_generator
+from lowcomm.outer.aggregate.stack import needs, takes_generator, try_out
 
 __all__ = [
     "clip",
@@ -25,5 +26,6 @@ __all__ = [
     "takes_generator",
     "ties",
     "trim",
+    "try_out",
     "tsv",
 ]
