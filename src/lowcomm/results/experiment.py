@@ -45,6 +45,7 @@ class Row:
     overrides: list[str] = field(default_factory=list)
     cite: str | None = None  # <table>/<row> of the same paper; in a collection any row of it, with its numbers
     tune: Tune | None = None  # in place of the grid's, at every scale but smoke
+    seeds: list[int] | None = None  # as tune
     best_of: list[str] | None = None  # the best mean of the first measure among these rows
     literature: bool = False  # only a value that others report; nothing is run
     series: str = ""  # curve or line that it belongs to in a figure
@@ -193,6 +194,11 @@ def claim_measures(experiment: Experiment, claim: Claim) -> list[str]:
 def tune_of(experiment: Experiment, row: Row, scale: str) -> Tune | None:
     """What is tuned for a row: its own key, or the grid's."""
     return row.tune if row.tune and scale != "smoke" else experiment.scales[scale].tune
+
+
+def seeds_of(experiment: Experiment, row: Row, scale: str) -> list[int]:
+    """The seeds of a row: its own, or the grid's."""
+    return row.seeds if row.seeds and scale != "smoke" else experiment.scales[scale].seeds
 
 
 def home(experiment: Experiment, row: Row) -> tuple[Experiment, Row]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lowcomm.results.experiment import Experiment, Row, cited_tables, home, tune_of
+from lowcomm.results.experiment import Experiment, Row, cited_tables, home, seeds_of, tune_of
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, read
 
@@ -60,7 +60,7 @@ def run(experiment: Experiment, row: Row, scale: str, tuned: float | None, seed:
 
 def tuning_runs(experiment: Experiment, row: Row, scale: str) -> list[Run]:
     """All values with the first seed, or that seed alone where nothing is tuned."""
-    tune, seed = tune_of(experiment, row, scale), experiment.scales[scale].seeds[0]
+    tune, seed = tune_of(experiment, row, scale), seeds_of(experiment, row, scale)[0]
     return [run(experiment, row, scale, v, seed) for v in (tune.values if tune else [None])]
 
 
@@ -92,7 +92,7 @@ def plan(
         first = tuning_runs(experiment, row, scale)
         finished += [r for r in first if done(r)]
         ready += [r for r in first if not done(r)]
-        seeds = experiment.scales[scale].seeds[1:]
+        seeds = seeds_of(experiment, row, scale)[1:]
         if not all(done(r) for r in first):
             waiting += len(seeds)
             continue

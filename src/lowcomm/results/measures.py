@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lowcomm.results import gated, sparsity, wire
+from lowcomm.results import gated, learning, sparsity, wire
 
 Outcome = dict[str, Any]
 
@@ -220,5 +220,5 @@ MEASURES = {
 }
 MEASURES |= {
     name: Measure(title, unit, of, lower, digits=digits)
-    for name, (title, unit, of, lower, digits) in sparsity.FIELDS.items()
+    for name, (title, unit, of, lower, digits) in (sparsity.FIELDS | learning.FIELDS).items()
 }

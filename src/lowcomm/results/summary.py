@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lowcomm.results.cell import MEASURED, NOT_RUN, REPORTED, Cell
 from lowcomm.results.claims import Verdict, judge, single, worst
-from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load, tune_of
+from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load, seeds_of, tune_of
 from lowcomm.results.grid import at_scale, best_value, run, tuning_runs
 from lowcomm.results.measures import MEASURES, step_ratio
 from lowcomm.results.record import RECORDS, read
@@ -25,12 +25,13 @@ def finished_runs(experiment: Experiment, row: Row, scale: str, records: Path) -
     owner, row = home(experiment, row)
     if scale not in owner.scales or not row.overrides:
         return [], None, False
-    grid = owner.scales[scale]
     there = [r for r in tuning_runs(owner, row, scale) if (records / r.path).is_file()]
     if not there:
         return [], None, False
     value = best_value(owner, there, records)
-    runs = [r for s in grid.seeds if (records / (r := run(owner, row, scale, value, s)).path).is_file()]
+    runs = [
+        r for s in seeds_of(owner, row, scale) if (records / (r := run(owner, row, scale, value, s)).path).is_file()
+    ]
     tune = tune_of(owner, row, scale)
     edge = tune is not None and value in (min(tune.values), max(tune.values))
     return runs, value, edge

@@ -146,7 +146,7 @@ def size(record: dict) -> str:
     model = config["model"]
     count = outcome["memory"]["parameters"] // (4 if model["dtype"] == "float32" else 2)
     evaluated = outcome["evaluation_n"]
-    unit = "images" if model["family"] == "vit" else "tokens"
+    unit = "completions" if "objective" in config else "images" if model["family"] == "vit" else "tokens"
     return (
         f"{model['name']} ({count:,} parameters) on {config['workload']['name']}: {outcome['steps']:,} steps, "
         f"{data['units']:,} {unit}, {evaluated:,.0f} evaluated; {record['environment']['device']['kind']}."
@@ -157,6 +157,9 @@ def tuning(experiment: Experiment, scale: str) -> str:
     """What was tuned, over which values, and the seeds of one scale."""
     grid = experiment.scales[scale]
     seeds = ", ".join(map(str, grid.seeds))
+    own = [r for r in at_scale(experiment, scale) if r.overrides and r.seeds and scale != "smoke"]
+    for other in sorted({tuple(r.seeds) for r in own}):
+        seeds += f"; {', '.join(map(str, other))} of {', '.join(r.method for r in own if tuple(r.seeds) == other)}"
     if grid.tune is None:
         return f"Seeds: {seeds}."
     values = ", ".join(f"{v:g}" for v in grid.tune.values)
