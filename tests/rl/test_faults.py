@@ -1,10 +1,18 @@
-"""kill -9 at chosen moments, then the same call: bitwise the uninterrupted run. Text from workers. Refusals."""
+"""kill -9 at chosen and at random moments, then the same call: bitwise the uninterrupted run. Workers. Refusals.
 
+python -m tests.rl.test_faults FOLDER --kills 10    a trainer and two workers, one of them killed again and again
+"""
+
+import argparse
 import json
 import os
+import random
 import signal
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +25,7 @@ from lowcomm.rollout.worker import Worker
 from tests.rl.runs import run, same
 
 STALE = ["rollout.staleness=1", "sync.anchor_every=2"]
+LONG = [*STALE, "scale.checkpoint_every=2", "scale.steps=12", "sync.keep_anchors=4"]
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +98,101 @@ def test_text_from_workers_is_the_text_of_the_trainer_and_so_are_the_weights(who
     assert made["outcome"]["metrics"]["accuracy"] == whole[3]["outcome"]["metrics"]["accuracy"]
 
 
+def fork(work: Callable[[], None]) -> int:
+    """A process that does only this, with everything imported and compiled already."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+    finally:
+        os._exit(1)  # before it has got there
+
+
+def serve(folder: Path) -> None:
+    """`python -m lowcomm.rollout`, as soon as there is a trainer."""
+    from lowcomm.rollout.__main__ import main
+
+    while not (folder / "rollout.json").exists():
+        time.sleep(0.02)
+    told = json.loads((folder / "rollout.json").read_text())
+    main([f"store={told['store']}", f"trainer={told['trainer']}", f"model={folder / 'served'}",
+          f"token_file={folder / 'rollout.token'}", "wait_limit_s=600"])  # fmt: skip
+
+
+def through_kills(folder: Path, kills: int, chance: random.Random, slowest: float) -> Counter[str]:
+    """One whole run, its trainer or one of its two workers killed at random moments; who was, how often."""
+
+    def train() -> None:
+        run(folder / "run", *LONG, "rollout=transformers", f"place.listen=unix:{folder}/s", "rollout.wait_limit_s=600")
+        os._exit(0)
+
+    work = {"trainer": train, "worker a": lambda: serve(folder / "run"), "worker b": lambda: serve(folder / "run")}
+    running, killed = {name: fork(does) for name, does in work.items()}, Counter()
+    try:
+        while True:
+            ends = time.monotonic() + chance.uniform(0, slowest)
+            while killed.total() == kills or time.monotonic() < ends:
+                pid, status = os.waitpid(running["trainer"], os.WNOHANG)
+                if pid:
+                    assert status == 0, "the trainer failed by itself"
+                    del running["trainer"]
+                    return killed
+                time.sleep(0.01)
+            name = chance.choice(["trainer", "trainer", "worker a", "worker b"])
+            os.kill(running[name], signal.SIGKILL)
+            os.waitpid(running[name], 0)
+            killed[name] += 1
+            running[name] = fork(work[name])
+    finally:
+        for pid in running.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def check_same(folder: Path, whole: tuple) -> None:
+    """Weights, every line of metrics but for when an anchor came, and every version, of two finished runs."""
+    weights, lines, _ = run(folder, *LONG, "rollout=transformers", f"place.listen=unix:{folder.parent}/s",
+                            "rollout.wait_limit_s=600")  # fmt: skip
+    assert same(weights, whole[0])
+    drop = {"sync/anchor_bytes": 0}
+    assert [n | drop for n in lines if n["step"]] == [n | drop for n in whole[1] if n["step"]]
+    assert [n["version"] for n in ledger.read(folder)] == list(range(13))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_killed_at_random_moments_trainer_and_workers_make_the_same_run(tmp_path):
+    whole = run(tmp_path / "whole", *LONG)
+    killed = through_kills(tmp_path, 3, random.Random(0), 3.0)
+    check_same(tmp_path / "run", whole)
+    assert killed.total() > 0
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs with kills, each held against one without, until there were as many kills as asked for."""
+    parser = argparse.ArgumentParser("python -m tests.rl.test_faults", description=__doc__)
+    parser.add_argument("folder", type=Path, help="of the runs; new")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slowest", type=float, default=3.0, help="seconds between two kills at most")
+    args = parser.parse_args(argv)
+    begun = time.monotonic()
+    whole = run(args.folder / "whole", *LONG)
+    print(f"12 steps without a kill: {time.monotonic() - begun:.0f} s", flush=True)
+    chance, killed, runs = random.Random(args.seed), Counter(), 0
+    while killed.total() < args.kills:
+        folder = args.folder / f"{runs}"
+        folder.mkdir()
+        killed += through_kills(folder, args.kills - killed.total(), chance, args.slowest)
+        check_same(folder / "run", whole)
+        runs += 1
+        print(f"run {runs} is bitwise the one without kills; so far: {dict(killed)}", flush=True)
+    print(
+        f"{killed.total()} kills over {runs} runs: weights, metrics and all 13 versions bitwise the uninterrupted run"
+    )
+
+
 def test_another_number_of_trainers_than_configured_is_refused_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="workers=1: one trainer is one process, and WORLD_SIZE=2"):
@@ -106,3 +210,7 @@ def test_under_torchrun_alone_accelerate_sees_one_process(tmp_path, monkeypatch)
 def test_too_few_problems_are_refused_where_trl_would_train_nothing(tmp_path):
     with pytest.raises(ConfigError, match=r"3 training problems.*asks for 4 \(prompts_per_step=4"):
         run(tmp_path / "run", "workload.size=3", "scale.prompts_per_step=4")
+
+
+if __name__ == "__main__":
+    main()
