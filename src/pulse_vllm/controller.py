@@ -9,6 +9,8 @@ import time
 import urllib.error
 import urllib.request
 
+POLL_S = 0.05  # between two looks at what is staged
+
 
 class EngineError(RuntimeError):
     """The server refused or failed. What it says is the message; ``paused`` tells whether it was left paused."""
@@ -19,7 +21,7 @@ class EngineError(RuntimeError):
 
 
 class Controller:
-    """One server. ``timeout``: seconds for each request; staging may fetch an anchor within one."""
+    """One server. ``timeout``: seconds for each request, and for staging, which may fetch an anchor."""
 
     def __init__(self, url: str, timeout: float = 300):
         self.url, self.timeout = url.rstrip("/"), timeout
@@ -53,8 +55,7 @@ class Controller:
             seconds[name] = time.monotonic() - start
             return answer
 
-        staged = step("stage", self.rpc, "pulse_stage", update=info)
-        if errors := [worker["error"] for worker in staged if worker["error"]]:
+        if errors := step("stage", self._stage, info):
             raise EngineError(f"version {version} was refused, the engine goes on as it was: {errors[0]}")
         step("pause", self._post, f"pause?mode={mode}&clear_cache=false")
         try:
@@ -69,6 +70,16 @@ class Controller:
             raise
         step("resume", self._post, "resume")
         return seconds
+
+    def _stage(self, info: dict) -> list[str]:
+        """Why workers refuse. They fetch by themselves, and are asked whether they have it."""
+        errors = [worker["error"] for worker in self.rpc("pulse_stage", update=info)]
+        deadline = time.monotonic() + self.timeout
+        while not any(errors) and None in (errors := [worker["error"] for worker in self.rpc("pulse_staged")]):
+            if time.monotonic() > deadline:
+                raise EngineError(f"the store was not fetched within {self.timeout:g} s; the engine goes on as it was")
+            time.sleep(POLL_S)
+        return [error for error in errors if error]
 
     def _open(self) -> None:
         """Whoever died within an update has left a session, which is closed first."""

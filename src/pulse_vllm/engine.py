@@ -1,6 +1,7 @@
 """The weight-transfer backend "pulse": every worker of an engine follows the store by itself."""
 
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +74,8 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
         self.in_place = False
         self.mirror: Mirror | None = None
         self._init: Init | None = None
+        self._aside = ThreadPoolExecutor(1, "pulse-stage")
+        self._staging: Future | None = None
 
     def init_transfer_engine(self, init_info: Init) -> None:
         """Build the mirror and compare it with the model. The same information again changes nothing.
@@ -82,6 +85,7 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
         """
         if init_info == self._init:
             return
+        self._settle()
         dtype = getattr(torch, init_info.dtype, None)
         if dtype is not self.model_config.dtype:
             raise ValueError(f"dtype={init_info.dtype}: the engine runs in {self.model_config.dtype}; publish in that")
@@ -122,11 +126,30 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
             raise ValueError("way=direct: this model's memory is not laid out as loaded; use layerwise")
         self.mirror.advance(update.version, update.digest)
 
+    def begin_stage(self, update: Update) -> None:
+        """`stage` in a thread of its own: whatever a worker is asked is answered between two steps of its engine, which
+        would stand still for as long as the store takes.
+        """
+        self._staging = self._aside.submit(self._attempt, self.stage, update)
+
+    def staged(self) -> str | None:
+        """What came of the last `begin_stage`: why it was refused, "" if it was not, None while that is open."""
+        if self._staging is None or not self._staging.done():
+            return None
+        error = self._staging.result()
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
+    def _settle(self) -> None:
+        """Nothing else touches the mirror from here on."""
+        if self._staging is not None:
+            self._staging.result()
+
     @torch.no_grad()
     def receive_weights(self, update_info: Update) -> None:
         """Bring the model to a version. All workers or none: a refusal of one is a refusal of all, the model untouched;
         a failure while applying poisons all.
         """
+        self._settle()
         self._together(self._attempt(self.stage, update_info))
         self.version, self.poisoned = None, "an update did not finish"  # until it has, whatever ends it
         error = self._attempt(self._apply, update_info)
@@ -183,4 +206,6 @@ class PulseEngine(WeightTransferEngine[Init, Update]):
 
     def shutdown(self) -> None:
         """Forget store and mirror."""
+        self._settle()
+        self._aside.shutdown()
         self.mirror = self._init = None

@@ -27,13 +27,18 @@ class Inspect:
         }
 
     def pulse_stage(self, update: dict) -> dict:
-        """Fetch and verify while the engine still answers; ``error`` is empty if the update can be applied."""
+        """Begin to fetch and verify while the engine goes on; `pulse_staged` tells what came of it."""
         engine: PulseEngine = self.weight_transfer_engine
         try:
-            engine.stage(Update(**update))
+            engine.begin_stage(Update(**update))
         except Exception as e:
             return {"error": f"{type(e).__name__}: {e}"}
         return {"error": ""}
+
+    def pulse_staged(self) -> dict:
+        """``error``: None while it is fetched and verified, then empty if the update can be applied."""
+        engine: PulseEngine = self.weight_transfer_engine
+        return {"error": engine.staged()}
 
     def pulse_digests(self) -> dict[str, str]:
         """SHA-256 of each parameter's bytes; a tied one under all its names."""

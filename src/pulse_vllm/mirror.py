@@ -36,6 +36,7 @@ class Mirror:
         self.subscriber = Subscriber(store, self.tensors, version=self._base_version())
         self._here = self._digests()
         self.held = dict(self._here)  # digests of the model's tensors, as far as they are known
+        self._verified: tuple[int, str] | None = None  # version and digest that `advance` has reached
 
     @property
     def version(self) -> int | None:
@@ -67,14 +68,18 @@ class Mirror:
         Raises Corrupt if the store's marker states another digest, and other PatchErrors. Every bit is verified before
         any is replaced (see `lowcomm.pulse.apply`).
         """
+        if self._verified == (version, expected):  # staged ahead: the pause does not wait for the store
+            return
         stated = self._marker(version).target_digest
         if stated != expected:
             raise Corrupt(f"version {version} has digest {stated} in the store, not {expected}, which was asked for")
         if self.version != version:
+            self._verified = None
             try:
                 self.subscriber.advance(version)
             finally:  # it may have got half the way
                 self._here = self._digests()
+        self._verified = version, expected
 
     def changed(self) -> list[str]:
         """Names of tensors whose bits are not those of the model, or of which that is not known."""

@@ -1,10 +1,17 @@
-"""Starts a vLLM server that follows patches, from any Python, also one without vLLM."""
+"""Starts a vLLM server that follows patches, from any Python, also one without vLLM:
 
+    python -m pulse_vllm.server FOLDER --python .venv-vllm/bin/python --port 8000 [options of vLLM]
+
+FOLDER holds the weights to begin with, in the dtype that is published. Log-probabilities are those that it drew with.
+"""
+
+import argparse
 import contextlib
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,6 +27,8 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
+# log-probabilities after temperature and the like, without which the trainer's ratios are wrong
+SAMPLED = ("--logprobs-mode", "processed_logprobs")
 
 
 class Server:
@@ -59,6 +68,10 @@ class Server:
         tail = self.log.read_text(errors="replace")[-3000:]
         raise RuntimeError(f"the server ended or did not answer in {seconds:g} s; the end of {self.log}:\n{tail}")
 
+    def join(self) -> int:
+        """Wait until it ends by itself; its exit status."""
+        return self._process.wait()
+
     def stop(self, seconds: float = 30) -> None:
         """Ask it to end, and after ``seconds`` at the latest kill what is left of it, its engine processes included."""
         self._process.terminate()
@@ -73,3 +86,26 @@ def _free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a server until it ends or SIGINT or SIGTERM comes; ``argv`` None: that of the process."""
+    parser = argparse.ArgumentParser("python -m pulse_vllm.server", description=__doc__.partition(",")[0])
+    parser.add_argument("folder", type=Path, help="of the model that it begins with")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="of the environment that has vLLM")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--log", type=Path, default=Path("vllm.log"))
+    args, options = parser.parse_known_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options = ["--dtype", "bfloat16", *SAMPLED, *options]
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Server(args.python, args.folder, args.log, options, args.port) as server,
+    ):
+        server.wait(float("inf"))
+        print(f"{server.url} is up; it writes {args.log}", flush=True)
+        raise SystemExit(server.join())
+
+
+if __name__ == "__main__":
+    main()

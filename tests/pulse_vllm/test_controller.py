@@ -9,7 +9,10 @@ import pytest
 from pulse_vllm.controller import Controller, EngineError
 
 DIGEST = "a" * 32
-ORDER = ["pulse_stage", "pause", "start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"]
+ORDER = [
+    *("pulse_stage", "pulse_staged"),
+    *("pause", "start_weight_update", "update_weights", "finish_weight_update", "reset_prefix_cache"),
+]
 
 
 class Engine:
@@ -25,7 +28,7 @@ class Engine:
         self.bodies[step], self.queries[step] = body, query
         if self.replies.get(step):
             return self.replies[step].pop(0)
-        if step == "pulse_stage":
+        if step in ("pulse_stage", "pulse_staged"):
             return 200, {"results": [{"error": ""}, {"error": ""}]}
         if step == "pulse_status":
             return 200, {"results": [{"poisoned": self.poisoned}, {"poisoned": None}]}
@@ -79,11 +82,27 @@ def test_a_refusal_while_staging_pauses_nothing(engine, controller):
     assert not e.value.paused
 
 
+def test_what_is_staged_is_waited_for_and_nothing_paused_meanwhile(engine, controller):
+    busy, ready = {"error": None}, {"error": ""}
+    engine.replies["pulse_staged"] = [(200, {"results": r}) for r in ([busy, busy], [ready, busy], [ready, ready])]
+    controller.update(3, DIGEST)
+    assert engine.log == [ORDER[0], *[ORDER[1]] * 3, *ORDER[2:], "resume"]
+    engine.log.clear()
+    engine.replies["pulse_staged"] = [(200, {"results": [ready, {"error": "Corrupt: ..."}]})]
+    with pytest.raises(EngineError, match="goes on as it was: Corrupt"):
+        controller.update(4, DIGEST)
+    assert engine.log == ORDER[:2]
+    controller.timeout, engine.replies["pulse_staged"] = 0.2, [(200, {"results": [busy, ready]})] * 100
+    with pytest.raises(EngineError, match="not fetched within 0.2 s; the engine goes on as it was"):
+        controller.update(4, DIGEST)
+    assert "pause" not in engine.log
+
+
 def test_a_refused_update_resumes(engine, controller):
     engine.replies["update_weights"] = [(500, {"error": {"message": "StaleBase: ..."}})]
     with pytest.raises(EngineError, match="update_weights: status 500.*StaleBase") as e:
         controller.update(3, DIGEST)
-    assert engine.log == [*ORDER[:4], "pulse_status", "resume"]
+    assert engine.log == [*ORDER[:5], "pulse_status", "resume"]
     assert not e.value.paused
 
 

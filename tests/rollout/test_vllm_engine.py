@@ -1,5 +1,6 @@
 """The bridge to a vLLM server: against a stand-in for its routes, and (slow) against a real one."""
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -118,6 +119,48 @@ def test_stopping_a_server_leaves_none_of_its_processes(tmp_path, asked):
     both = [int(pid) for pid in pids.read_text().split()]
     while not all(map(gone, both)):  # the kernel takes a moment
         time.sleep(0.01)
+
+
+STAND_IN = """
+import http.server, sys
+option = lambda name: sys.argv[sys.argv.index(name) + 1]
+class Healthy(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+print(*sys.argv, flush=True)
+http.server.HTTPServer(("127.0.0.1", int(option("--port"))), Healthy).serve_forever()
+"""
+
+
+def test_the_command_serves_until_it_is_told_to_stop(tmp_path):
+    stand_in = tmp_path / "bin" / "python"
+    stand_in.parent.mkdir()
+    stand_in.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    stand_in.chmod(0o755)
+    command = [
+        "-m",
+        "pulse_vllm.server",
+        "model",
+        "--python",
+        stand_in,
+        "--port",
+        "0",
+        "--log",
+        tmp_path / "log",
+        "--seed",
+        "3",
+    ]
+    served_by = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    try:
+        assert "is up" in served_by.stdout.readline()
+        served_by.terminate()
+        assert served_by.wait() == 0
+    finally:
+        served_by.kill()
+    said = (tmp_path / "log").read_text().splitlines()[0]
+    assert "--model model" in said
+    assert "--dtype bfloat16 --logprobs-mode processed_logprobs --seed 3" in said
 
 
 def real_model(folder: Path) -> LlamaForCausalLM:

@@ -1,5 +1,6 @@
 """Tiny random models, engines on them, and what the runtime parameters must be: fused by hand, from vLLM's layout."""
 
+import time
 from pathlib import Path
 
 import torch
@@ -102,6 +103,14 @@ class Rig:
     def publish(self, weights: Weights, **meta) -> None:
         self.weights = {n: t.clone() for n, t in weights.items()}
         self.marker = self.publisher.publish(self.weights, self.publisher.version + 1, **meta)
+
+    def stage(self, info: dict) -> str:
+        """What came of fetching and verifying, in every worker: why it was refused, or ""."""
+        assert self.rpc("pulse_stage", info) == {"error": ""}
+        while None in (errors := [answer["error"] for answer in self.llm.collective_rpc("pulse_staged")]):
+            time.sleep(0.01)
+        assert len(set(errors)) == 1, errors
+        return errors[0]
 
     def update(self, **info) -> None:
         """To what was published last, unless ``info`` says otherwise."""

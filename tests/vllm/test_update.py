@@ -1,5 +1,6 @@
 """A real engine follows a store: exactly the published entries change, and whatever is refused changes nothing."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -96,15 +97,17 @@ def test_chain_with_anchors_and_a_jump(model, rig):
 
 
 def test_staged_ahead(model, rig):
-    """Fetched and verified while the model is as it was; the same update then applies it."""
+    """Fetched and verified while the model is as it was; the same update then applies it and asks the store no more."""
     _, base, *_ = model
     new = change(base, seed=4)
     rig.publish(new)
     before = rig.rpc("pulse_digests")
     info = {"version": 1, "digest": rig.marker.target_digest}
-    assert rig.rpc("pulse_stage", info) == {"error": ""}
+    assert rig.rpc("pulse_stage", info | {"way": "sparse"})["error"].startswith("ValueError: way='sparse'")
+    assert rig.stage(info) == ""
     assert (rig.status()["version"], rig.status()["staged"]) == (0, 1)
     assert rig.rpc("pulse_digests") == before
+    shutil.rmtree(rig.store.root)
     rig.update()
     assert rig.rpc("pulse_digests") == digests(runtime(new, model[3]))
 

@@ -125,6 +125,9 @@ class Dispatcher:
 
     def close(self) -> None:
         """Stop listening and cut all connections; workers look for the next trainer."""
+        status = self.status()
+        status["versions held bit for bit"] = status.pop("verified")
+        log.info("rollout workers: %s", ", ".join(f"{name} {count}" for name, count in status.items()))
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which would keep the port
         self._socket.close()
