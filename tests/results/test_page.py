@@ -49,6 +49,7 @@ def test_no_number_of_a_paper_is_typed_in_the_list():
         ("gpa-best/loss", "gpa-best/accuracy", "has no row and measure 'gpa-best/accuracy'"),
         ("paper: gpa", "paper: gap", "paper 'gap' is none of gpa"),
         ("experiment: gpa/table2", "check: no/such.py", "there is no file no/such.py"),
+        ("experiment: gpa/table2", "deployment: true, experiment: gpa/table2", "one of them"),
         ("experiment: gpa/table2", "experiment: isoloco/table2", "lies in none of gpa"),
         ("cells:", "cels:", "cels"),
     ],
@@ -102,6 +103,19 @@ def test_the_largest_scale_that_was_run_speaks(tmp_path):
     fill(records, "gpa/table2", {"adamw": 3.0, "gpa-h8": 2.8}, scale="paper")
     shown = show(STEPS, records)
     assert (shown.scale, shown.status) == ("paper", "same order")
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_deployment_decides_by_its_own_record(tmp_path, monkeypatch, holds):
+    live = Headline(paper="pulse", text="live", deployment=True)
+    shown = show(live, tmp_path / "records")
+    assert (shown.status, shown.ours) == ("not run", "")
+    assert "make reproduce-deploy" in shown.more
+    monkeypatch.setattr("lowcomm.deploy.report.said", lambda folder: (holds, str(folder)))
+    shown = show(live, tmp_path / "records")
+    assert (shown.status, shown.n) == ("same order" if holds else "differs", "1")
+    assert shown.ours == str(tmp_path / "deployment")
+    assert "[table](deployment/table.md), [figure](deployment/figure.svg)" in shown.more
 
 
 def test_an_experiment_that_is_not_there_yet_is_said_and_is_alive_once_it_is(tmp_path, monkeypatch):

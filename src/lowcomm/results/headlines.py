@@ -11,7 +11,7 @@ from pathlib import Path
 from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lowcomm.results.cell import DIFFERS, NOT_RUN, Cell
+from lowcomm.results.cell import DIFFERS, NOT_RUN, SAME, Cell
 from lowcomm.results.claims import Verdict, grouped, tally, worst
 from lowcomm.results.cost import command, estimate
 from lowcomm.results.experiment import Experiment, load, names
@@ -42,6 +42,7 @@ class Headline:
     claims: list[str] | None = None  # texts of its claims that decide; null: all
     cells: list[str] = field(default_factory=list)  # <row>/<measure>: the paper's value and ours
     check: str | None = None  # in place of an experiment: the test or benchmark that shows it
+    deployment: bool = False  # in place of both: decided by paper_figures/deployment (lowcomm.deploy)
 
 
 @dataclass
@@ -85,7 +86,10 @@ def check(headline: Headline, papers: dict[str, Paper], file: str) -> None:
             raise ValueError(f"{file}: '{headline.text}': {what}")
 
     need(headline.paper in papers, f"paper '{headline.paper}' is none of {', '.join(papers)}")
-    need((headline.experiment is None) != (headline.check is None), "needs an experiment or a check, and not both")
+    named = (headline.experiment is not None) + (headline.check is not None) + headline.deployment
+    need(named == 1, "needs an experiment or a check or a deployment, one of them")
+    if headline.deployment:
+        return
     if headline.check is not None:
         need((ROOT / headline.check).is_file(), f"there is no file {headline.check}")
         return
@@ -110,6 +114,8 @@ def line(headline: Headline, summary: Summary, records: Path) -> Line:
         place = os.path.relpath(records.parents[1] / headline.check, records.parent)
         run = f"`python {'-m ' if tool else ''}{tool}{headline.check}`"
         return Line(headline.text, status=f"[{'test' if tool else 'bench'}]({place})", more=run)
+    if headline.deployment:
+        return deployed(headline, records.resolve().parent / "deployment")
     if headline.experiment not in names():
         needs = f"needs `conf/experiment/{headline.experiment}.yaml`, which is not there yet"
         return Line(headline.text, "not entered yet", more=needs)
@@ -133,6 +139,18 @@ def line(headline: Headline, summary: Summary, records: Path) -> Line:
         shown.status = f"[{status}]({target}#{experiment.folder})"
     shown.more += "; `python -m lowcomm.results`" if experiment.computed else f"; {command(experiment, scale)}"
     return shown
+
+
+def deployed(headline: Headline, folder: Path) -> Line:
+    """The headline that a live deployment decides; the folder lies beside the records."""
+    from lowcomm.deploy.report import said
+
+    told, run = said(folder), "`sudo make reproduce-deploy`"
+    if told is None:
+        return Line(headline.text, more=f"{run}: about 15 minutes")
+    place = folder.name
+    more = f"[table]({place}/table.md), [figure]({place}/figure.svg), [record]({place}/record.json); {run}"
+    return Line(headline.text, ours=told[1], scale="cpu", n="1", status=SAME if told[0] else DIFFERS, more=more)
 
 
 def spoken(headline: Headline, experiment: Experiment, summary: Summary) -> tuple[str, list[Cell], list[list[Verdict]]]:
