@@ -124,7 +124,14 @@ def test_the_report_says_what_the_record_holds(tmp_path):
         utilisation = [formula.utilisation(2.0, nbytes, r) for r in (1e6, 1e7)]
         curve |= {f"{method}_{k}": v for k, v in {"bytes": [nbytes] * 2, "fetch_s": [1.0, 2.0], "sync_s": [3.0, 4.0],
                   "utilisation": utilisation, "formula": utilisation}.items()}  # fmt: skip
-    metrics = {"bit_identical": 8, "versions": 8, "cores": 2, "dense_cut_sync_s": 9.0, "pulsesync_cut_sync_s": 8.5}
+    metrics = {
+        "bit_identical": 8,
+        "versions": 8,
+        "cores": 2,
+        "nice": -10,
+        "dense_cut_sync_s": 9.0,
+        "pulsesync_cut_sync_s": 8.5,
+    }
     made = {"outcome": {"curve": curve, "metrics": metrics}, "data": {"summary": "A trainer"},
             "code": {"config": {"compute_s": 2.0, "cut_s": 8.0}}}  # fmt: skip
     text = report.table(made)
@@ -133,6 +140,7 @@ def test_the_report_says_what_the_record_holds(tmp_path):
     assert "8 of 8 versions" in text
     assert "every weight 9.0 s, PULSESync 8.5 s" in text
     assert "2 cores was 0.3 to 2.5" in text
+    assert "nice\n-10;" in text
     axes = report.figure(made).axes[0]
     np.testing.assert_allclose(axes.lines[1].get_ydata(), curve["dense_utilisation"])
     files = report.write(made, tmp_path)
