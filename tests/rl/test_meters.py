@@ -82,3 +82,17 @@ def test_bounds_predict_the_density_of_a_random_walk():
     assert values["bounds/below_conservative"] > values["bounds/below_effective"]
     assert values["bounds/moved_over_lr"] == pytest.approx((2 / torch.pi) ** 0.5, rel=0.01)
     assert bounds.critical_magnitude(3e-6) == 256 * 3e-6
+
+
+def test_moves_predict_the_density_of_masters_that_lie_anywhere():
+    """Normal masters, moves of the size of an Adam step: prediction and count agree; a zero that moves is visible."""
+    generator = torch.Generator().manual_seed(0)
+    params = {"mlp": 0.02 * torch.randn(400_000, generator=generator)}
+    params["mlp"][:100] = 0
+    meters = Meters(["density", "bounds"], betas=(0.9, 0.999))
+    meters.start(0, params)
+    values = meters.update(1, {"mlp": params["mlp"] + 3e-6 * torch.randn(400_000, generator=generator)}, 3e-6)
+    assert values["bounds/predicted"] == pytest.approx(values["density/bf16"], rel=0.02)
+    zeros, moved = {"mlp": torch.zeros(4)}, {"mlp": torch.tensor([0.0, 1e-9, 0.0, 1e-9])}
+    meters.start(0, zeros)
+    assert meters.update(1, moved, 3e-6)["bounds/predicted"] == 0.5
