@@ -152,14 +152,17 @@ def rl_finished(overrides):
     assert (run_dir_of(checked(load_config(overrides))) / "record.json").is_file()
 
 
-def test_the_chain_of_grpo_is_the_run_of_the_table_of_sparsity():
-    from lowcomm import rl
+def test_the_chain_of_grpo_keeps_all_its_versions_and_has_the_settings_of_the_table_of_sparsity():
+    from lowcomm.patches.config import checked
     from lowcomm.results import experiment
     from lowcomm.results.grid import plan
+    from lowcomm.rl import config
 
     _, ready, _ = plan([experiment.load("pulse/sparsity")], "cpu", lambda run: False)
     run = next(r for r in ready if r.row == "masters" and r.seed == 0)
-    from lowcomm.patches.config import checked
-
-    overrides = [*checked(["source=grpo-smollm2"]).source.overrides, "seed=0"]
-    assert rl.digest_of(overrides) == rl.digest_of(list(run.overrides))
+    source = checked(["source=grpo-smollm2"]).source
+    chain, table = (config.checked(config.load_config(list(o))) for o in (source.overrides, run.overrides))
+    assert chain.scale.steps == source.versions <= chain.sync.anchor_every * (chain.sync.keep_anchors - 1)
+    for key in ("model", "workload", "prompt", "sampling", "loss", "sync"):
+        assert chain[key] == table[key]
+    assert chain.algorithm.inner == table.algorithm.inner

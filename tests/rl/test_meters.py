@@ -5,7 +5,7 @@ import torch
 
 from lowcomm.pulse import bounds
 from lowcomm.pulse.meter import Meter, sparsity
-from lowcomm.rl.meters import Meters, kind_of
+from lowcomm.rl.meters import Meters, kind_of, zeros
 
 NAMES = {
     "model.embed_tokens.weight": "embedding", "lm_head.weight": "head", "model.norm.weight": "norm",
@@ -22,14 +22,17 @@ def test_kinds_of_tensors(name):
 def test_density_by_kind_and_without_zeros():
     """Of 4 + 2 weights one zero, one that moves visibly and one that moves too little."""
     params = {"embed": torch.tensor([0.0, 1.0, 1.0, 1.0]), "mlp": torch.tensor([1.0, 2.0])}
-    meters = Meters(["density", "groups"])
+    meters = Meters(["density", "groups"], zeros=zeros(params))
     meters.start(0, params)
     params["embed"] += torch.tensor([1e-9, 1 / 64, 1 / 1024, 0.0])
     values = meters.update(1, params, 1e-3)
     assert values == {
-        "density/bf16": 2 / 6, "density/zeros": 1 / 6, "density/nonzero": 1 / 5, "density/embedding": 2 / 4,
+        "density/bf16": 2 / 6, "density/zeros": 1 / 6, "density/without_zeros": 1 / 5, "density/embedding": 2 / 4,
         "density/mlp": 0.0,
     }  # fmt: skip
+    params["embed"] += torch.tensor([1e-9, 0.0, 0.0, 0.0])  # no zero any more, but it began as one
+    values = meters.update(2, params, 1e-3)
+    assert (values["density/bf16"], values["density/zeros"], values["density/without_zeros"]) == (1 / 6, 1 / 6, 0.0)
 
 
 def walk(steps: int):

@@ -209,6 +209,8 @@ class Reinforcement:
             run_overrides(self.overrides)
         cfg = checked(load_config(self.overrides))
         store = cfg.place.store or run_dir_of(cfg) / "store"
+        if 0 not in Store(str(store)).versions("anchor"):
+            raise Missing("the run's store has dropped its first version: raise sync.keep_anchors among the overrides")
         yield from Published(store, self.versions, self.zeros, first=True).chain()
 
     def describe(self) -> dict[str, Any]:

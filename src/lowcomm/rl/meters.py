@@ -1,6 +1,7 @@
 """What of an update the receivers can see, counted from the masters after every optimizer step.
 
-    density    share of weights whose BF16 cast changed since the last step, and the same without exact zeros
+    density    share of weights whose BF16 cast changed since the last step, and the same without those that were zero
+               when the run began: a quantised file leaves many, which stay so small that they change at every step
     groups     the same by kind of tensor: embedding, attention, mlp, norm, head
     horizons   sparsity over k steps, windows that do not overlap (PULSE: k in 1, 2, 4, 8, 16, 32)
     formats    density under FP8 and MXFP4 receivers
@@ -30,13 +31,21 @@ def kind_of(name: str) -> str:
     return next((kind for kind, parts in KINDS.items() if any(p in name for p in parts)), "other")
 
 
+def zeros(params: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Masks (bool, of each parameter's shape) of what is exactly zero, of the parameters that hold a zero."""
+    return {name: mask for name, p in params.items() if bool((mask := p.detach() == 0).any())}
+
+
 class Meters:
     """Feed it the masters: once before the first step, then after every step.
 
-    ``names``: of the meters above; ``betas``: of Adam, for the bounds, or None for another optimizer.
+    ``names``: of the meters above; ``betas``: of Adam, for the bounds, or None for another optimizer; ``zeros``: bool
+    masks of the weights that were zero when the run began, see `zeros`.
     """
 
-    def __init__(self, names: Sequence[str], horizons: Sequence[int] = (), betas: tuple[float, float] | None = None):
+    def __init__(self, names: Sequence[str], horizons: Sequence[int] = (), betas: tuple[float, float] | None = None,
+                 zeros: Mapping[str, Tensor] | None = None):  # fmt: skip
+        self.zeros = zeros or {}
         self.names, self.horizons, self.betas = set(names), sorted(horizons), betas
         self.snapshots: dict[int, dict[str, Tensor]] = {}  # step -> casts; the starts of open windows
         self.last: dict[str, Tensor] = {}
@@ -80,16 +89,16 @@ class Meters:
         total, count, zeros, zeros_changed = 0, 0, 0, 0
         groups: dict[str, list[int]] = {}
         for name, new in now.items():
-            old, hit = self.last[name], changed(self.last[name], new)
-            zero = old == 0
+            hit, zero = changed(self.last[name], new), self.zeros.get(name)
             n, size = int(hit.sum()), new.numel()
             total, count = total + size, count + n
-            zeros, zeros_changed = zeros + int(zero.sum()), zeros_changed + int((hit & zero).sum())
+            if zero is not None:
+                zeros, zeros_changed = zeros + int(zero.sum()), zeros_changed + int((hit & zero).sum())
             group = groups.setdefault(kind_of(name), [0, 0])
             group[0] += n
             group[1] += size
         out = {"density/bf16": count / total, "density/zeros": zeros / total}
-        out["density/nonzero"] = (count - zeros_changed) / max(1, total - zeros)
+        out["density/without_zeros"] = (count - zeros_changed) / max(1, total - zeros)
         if "groups" in self.names:
             out |= {f"density/{kind}": n / size for kind, (n, size) in sorted(groups.items())}
         return out

@@ -26,7 +26,7 @@ from lowcomm.rl.describe import describe
 from lowcomm.rl.generate import DirectEngine, Inline, Rollouts
 from lowcomm.rl.ledger import Ledger
 from lowcomm.rl.live import Live
-from lowcomm.rl.meters import Meters
+from lowcomm.rl.meters import Meters, zeros
 from lowcomm.rl.outer import Together, build_together
 from lowcomm.rl.outer_ranks import SharedPublishing, SharedText, trainers
 from lowcomm.rl.publishing import Publishing, TimedStore
@@ -93,6 +93,7 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
     check_room(model, tokenizer, prompts.longest, cfg)
     params = models.parameters(model)
     first = weights_hash({n: p.detach() for n, p in params.items()}) if leads else ""
+    began_zero = zeros(params) if leads and "density" in cfg.meters else {}
     # checkpoints with moments, and residuals where there are some; theta and its momentum; anchors
     parts = 3 * wire.ranks + 2 if cfg.algorithm.inner_steps else 3
     copies = 3 * parts + 2 * cfg.sync.keep_anchors * (cfg.sync.kind != "none")
@@ -114,7 +115,7 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
         as_config_error(ledger.resume, held["ledger"])
     own = build_publishing(cfg, folder, params) if leads else None
     publishing = SharedPublishing(own, wire) if wire.ranks > 1 and cfg.sync.kind != "none" else own
-    meters = Meters(cfg.meters if leads else [], cfg.horizons, betas_of(cfg))
+    meters = Meters(cfg.meters if leads else [], cfg.horizons, betas_of(cfg), began_zero)
     meters.load_state_dict(held["windows"])
     rollouts = answers = None
     if leads or cfg.rollout.where == "inline":
