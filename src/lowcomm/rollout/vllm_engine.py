@@ -1,7 +1,8 @@
 """Generation by a vLLM server that follows the store through its plug-in (`pulse_vllm`).
 
-Start the server with the plug-in, on a BF16 copy of the model, and with ``--logprobs-mode processed_logprobs``, so that
-log-probabilities are divided by the temperature, and ``--max-logprobs`` of 1 or more.
+`python -m lowcomm.rollout.folder` writes what the server begins with, `python -m pulse_vllm.server` starts it. A server
+started otherwise needs the plug-in, BF16 weights, ``--logprobs-mode processed_logprobs``, so that log-probabilities are
+divided by the temperature, and ``--max-logprobs`` of 1 or more.
 """
 
 from concurrent.futures import ThreadPoolExecutor
