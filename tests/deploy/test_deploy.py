@@ -128,7 +128,7 @@ def test_the_report_says_what_the_record_holds(tmp_path):
         "bit_identical": 8,
         "versions": 8,
         "cores": 2,
-        "nice": -10,
+        "real_time": 1,
         "dense_cut_sync_s": 9.0,
         "pulsesync_cut_sync_s": 8.5,
     }
@@ -139,8 +139,8 @@ def test_the_report_says_what_the_record_holds(tmp_path):
     assert line in text
     assert "8 of 8 versions" in text
     assert "every weight 9.0 s, PULSESync 8.5 s" in text
-    assert "2 cores was 0.3 to 2.5" in text
-    assert "nice\n-10;" in text
+    assert "2 cores meanwhile, this measurement included: 0.3 to 2.5;" in text
+    assert "real-time priority" in text
     axes = report.figure(made).axes[0]
     np.testing.assert_allclose(axes.lines[1].get_ydata(), curve["dense_utilisation"])
     files = report.write(made, tmp_path)

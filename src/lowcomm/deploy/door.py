@@ -94,7 +94,7 @@ def describe(cfg: DictConfig, overrides: list[str], claim: dict | None, started:
     metrics: dict[str, Any] = {
         "versions": versions * len(PORTS),
         "cores": os.cpu_count(),
-        "nice": os.nice(0),
+        "real_time": int(os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)),
         "bit_identical": sum(s["verified"] for s in stage.status.values()),
         "refused": sum(s["refused"] for s in stage.status.values()),
         "changed_share": mean(r["changed"] for r in ladder),

@@ -50,9 +50,9 @@ def notes(record: dict[str, Any]) -> list[str]:
     return [
         "*fetch*: until the last receiver has the bytes; *sync*: from the end of the computation until all have",
         "acknowledged the digest of these weights, which includes encoding, verifying and applying. The formula knows",
-        "bytes and the link alone: headers, round trips and the work at both ends are not in it. The load of the",
-        f"machine's {metrics['cores']} cores was {low:.1f} to {high:.1f}, this measurement included, which ran at nice",
-        f"{metrics['nice']}; what a busy machine does late counts as sync time.",
+        "bytes and the link alone: headers, round trips and the work at both ends are not in it. Load of the machine's",
+        f"{metrics['cores']} cores meanwhile, this measurement included: {low:.1f} to {high:.1f}; it ran at",
+        f"{'real-time' if metrics['real_time'] else 'ordinary'} priority. What it does late counts as sync time.",
     ]
 
 

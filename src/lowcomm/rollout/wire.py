@@ -42,6 +42,8 @@ class Line:
         self._buffer = bytearray()
         self._sending = threading.Lock()
         sock.settimeout(timeout)
+        if sock.family != socket.AF_UNIX:  # else what follows a message waits 40 ms for its ACK
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def send(self, kind: str, **fields: Any) -> None:
         """One message; raises OSError."""
