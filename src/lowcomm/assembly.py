@@ -5,13 +5,12 @@ import pkgutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from omegaconf import DictConfig
 
 from lowcomm import models
-from lowcomm.blocks import ConfigError, build
+from lowcomm.blocks import ConfigError, as_config_error, build
 from lowcomm.config import CONF
 from lowcomm.inner import InnerStep
 from lowcomm.outer.loop import OuterLoop
@@ -20,7 +19,6 @@ from lowcomm.training import Rounds, Synchronous
 from lowcomm.workloads import Workload
 
 Trainer = Synchronous | Rounds
-T = TypeVar("T")
 
 
 def swapped_under_tuned(cfg: DictConfig, overrides: list[str]) -> str | None:
@@ -47,17 +45,6 @@ def build_workload(cfg: DictConfig, wire: Wire) -> Workload:
     batch = worker_batch(cfg)
     as_config_error(workload.check, cfg.workers, batch, cfg.scale.eval_samples)
     return workload
-
-
-def as_config_error(call: Callable[..., T], *args: Any) -> T:
-    """Rooms that know no configuration raise ValueError; before the first step it is one of the configuration.
-
-    Returns what the call returns. Raises ConfigError in place of ValueError.
-    """
-    try:
-        return call(*args)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def total_steps(cfg: DictConfig, params: dict, workload: Workload) -> int:

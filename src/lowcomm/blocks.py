@@ -3,18 +3,30 @@
 import difflib
 import inspect
 import pkgutil
-from collections.abc import Iterable, Sequence
-from typing import Any, get_origin
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, get_origin
 
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 HYDRA_KEYS = {"_target_", "_partial_"}
 SEED = "seed"  # passed at the build
+T = TypeVar("T")
 
 
 class ConfigError(ValueError):
     """A mistake in the configuration: one message with the key, its value and the remedy."""
+
+
+def as_config_error(call: Callable[..., T], *args: Any) -> T:
+    """Rooms that know no configuration raise ValueError; before the first step it is one of the configuration.
+
+    Returns what the call returns. Raises ConfigError in place of ValueError.
+    """
+    try:
+        return call(*args)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def nearest(word: str, options: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lowcomm.blocks import ConfigError, check_block, nearest
+from lowcomm.blocks import ConfigError, build, check_block, nearest
 from lowcomm.ranges import check_values
 from lowcomm.schema import Config
 
@@ -80,8 +80,22 @@ def checked(cfg: DictConfig) -> DictConfig:
     for name in ("inner", "compressor", "aggregator", "outer"):
         if merged.algorithm[name]:
             check_block(f"algorithm.{name}", merged.algorithm[name])
+    check_aggregator(merged)
     check_values(merged)
     return merged
+
+
+def check_aggregator(cfg: DictConfig) -> None:
+    """Options of a merging rule, which it would refuse only at the first outer step. Raises ConfigError."""
+    block = cfg.algorithm.aggregator
+    if not block:
+        return
+    from lowcomm.outer.aggregate import try_out
+
+    try:
+        try_out(build("algorithm.aggregator", block))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"algorithm.aggregator ({block['_target_']}): {error}") from error
 
 
 def conform(cfg: DictConfig, schema: type) -> DictConfig:
@@ -94,7 +108,7 @@ def conform(cfg: DictConfig, schema: type) -> DictConfig:
         plain = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True))
         for key in flat_keys(plain):
             parent = key.rpartition(".")[0]
-            free = any(key.startswith(p) for p in ("workload.", "model.config.")) or is_block(plain, key)
+            free = any(key.startswith(p) for p in ("workload.", "model.config.")) or in_block(key)
             if not free and key not in known and (parent in known or not parent):
                 raise ConfigError(f"+{key}={OmegaConf.select(plain, key)}: there is no such key{nearest(key, known)}")
         merged = OmegaConf.merge(OmegaConf.structured(schema), plain)
@@ -108,7 +122,7 @@ def conform(cfg: DictConfig, schema: type) -> DictConfig:
     return merged
 
 
-def is_block(cfg: DictConfig, key: str) -> bool:
+def in_block(key: str) -> bool:
     """Whether the key lies inside a block of the algorithm, whose keys are its target's."""
     return any(key.startswith(f"algorithm.{name}.") for name in ("inner", "compressor", "aggregator", "outer"))
 

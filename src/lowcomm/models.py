@@ -242,9 +242,8 @@ def load_tokenizer(cfg: ModelConfig) -> PreTrainedTokenizerBase:
         if (size := cfg.config.get("vocab_size", 0)) < SIZE:
             why = f"random weights take the tokenizer of bytes, with {SIZE} entries"
             raise ConfigError(f"model.config.vocab_size={size}: {why}; raise it")
-        return PreTrainedTokenizerFast(
-            tokenizer_object=byte_tokenizer(), eos_token=EOS, pad_token=PAD, padding_side="left"
-        )
+        named = {"eos_token": EOS, "pad_token": PAD, "padding_side": "left"}
+        return PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer(), **named)
     folder = checkpoint_folder(cfg)
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"model.{source(cfg)}: there is no tokenizer.json; copy the model's into the folder")

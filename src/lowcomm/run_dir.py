@@ -6,16 +6,20 @@ runs/<model>_<algorithm>_<workload>_<scale>-<digest>/seed<k>/
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
-from lowcomm.blocks import ConfigError
+from lowcomm.blocks import ConfigError, as_config_error
 from lowcomm.checkpoint import write_bytes
 from lowcomm.config import identity, run_name
+from lowcomm.results import record
 
+log = logging.getLogger(__name__)
 ROOT = Path(os.environ.get("LOWCOMM_RUNS", "runs"))
 
 
@@ -25,7 +29,7 @@ def run_dir_of(cfg: DictConfig) -> Path:
 
 
 class RunDir:
-    """Claims the folder for one configuration. Raises ConfigError when it is another's or in use."""
+    """Holds the folder for one configuration, while in a `with`. Raises ConfigError when it is another's or in use."""
 
     def __init__(self, path: Path, cfg: DictConfig, leader: bool):
         self.path, self.leader, self.lock = path, leader, None
@@ -50,6 +54,20 @@ class RunDir:
                     f"run_dir={path} holds a run of another configuration ({'; '.join(differ[:3])}); "
                     "choose another run_dir, or delete the folder"
                 )
+
+    def __enter__(self) -> "RunDir":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.release()
+
+    def finished(self) -> dict[str, Any] | None:
+        """The record of a run that is finished, else None. Raises ConfigError for a record that is not valid."""
+        if not self.record.exists():
+            return None
+        log.info("%s is finished already", self.path)
+        self.finish()  # it may have died before
+        return as_config_error(record.read, self.record)
 
     def begin(self, overrides: list[str]) -> None:
         """Everything was checked: from now on the folder is this configuration's, and not before."""

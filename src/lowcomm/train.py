@@ -9,7 +9,6 @@ Start it again after any interruption: it resumes from its last checkpoint, bit 
 """
 
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,14 +22,14 @@ from safetensors.torch import save_file
 from lowcomm import checkpoint, models
 from lowcomm.assembly import (
     Trainer,
-    as_config_error,
     build_trainer,
     build_workload,
     swapped_under_tuned,
     total_steps,
     worker_batch,
 )
-from lowcomm.blocks import ConfigError
+from lowcomm.blocks import as_config_error
+from lowcomm.command import Stopped, explain_first, final_loss, one_line
 from lowcomm.config import CONF, checked, digest, load_config
 from lowcomm.outer.exchange import ConsensusError
 from lowcomm.outer.workers import Wire
@@ -46,10 +45,6 @@ from lowcomm.workloads import Workload
 log = logging.getLogger(__name__)
 
 
-class Stopped(Exception):
-    """The run was asked to stop and has saved everything; start it again to go on."""
-
-
 def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = None) -> dict[str, Any]:
     """Train one configuration to its end and return its record; resume if it was begun, return if it is finished.
 
@@ -63,15 +58,9 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
         check_machine(cfg)
     with process_group(cfg.scale.device), threads(cfg.scale.threads):
         wire = as_config_error(Wire, cfg.workers)
-        folder = RunDir(run_dir_of(cfg), cfg, leader=wire.rank == 0)
-        try:
-            if folder.record.exists():
-                log.info("%s is finished already", folder.path)
-                folder.finish()  # it may have died before
-                return as_config_error(record.read, folder.record)
-            return train(cfg, overrides, claim, wire, folder)
-        finally:
-            folder.release()
+        with RunDir(run_dir_of(cfg), cfg, leader=wire.rank == 0) as folder:
+            done = folder.finished()
+            return train(cfg, overrides, claim, wire, folder) if done is None else done
 
 
 def train(cfg: DictConfig, overrides: list[str], claim: dict | None, wire: Wire, folder: RunDir) -> dict[str, Any]:
@@ -178,33 +167,11 @@ def main(cfg: DictConfig) -> float:
     """The command: one configuration, trained; mistakes and interruptions end in one line. Returns the loss for
     sweeps.
     """
-    try:
+    with one_line(OSError, SafetensorError, ConsensusError, PatchError):
         result = run(cfg, list(HydraConfig.get().overrides.task))
-    except ConfigError as error:
-        raise SystemExit(f"error: {error}") from None
-    except FloatingPointError as error:
-        raise SystemExit(f"stopped: {error}; the last good checkpoint is kept") from None
-    except (OSError, SafetensorError, ConsensusError, PatchError) as error:
-        raise SystemExit(f"stopped: {error}; run the same command to go on from the last checkpoint") from None
-    except Stopped as note:
-        raise SystemExit(f"{note}") from None
-    if not result:
-        return 0.0  # another rank has it
-    metrics = result["outcome"]["metrics"]
-    log.info("%s: %s", run_dir_of(cfg), ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
-    return metrics["loss"]
-
-
-def cli() -> None:
-    """Explain a mistaken override before Hydra starts."""
-    overrides = [a for a in sys.argv[1:] if not a.startswith("-")]
-    if len(overrides) == len(sys.argv) - 1:
-        try:
-            load_config(overrides)
-        except ConfigError as error:
-            raise SystemExit(f"error: {error}") from None
-    main()
+    return final_loss(result, run_dir_of(cfg))
 
 
 if __name__ == "__main__":
-    cli()
+    explain_first(load_config)
+    main()

@@ -100,6 +100,7 @@ MISTAKES = [
     (["algorithm=pulseloco", "rollout.staleness=1"], r"staleness=1.*inner_steps - 1"),
     (["algorithm=pulseloco", "meters=[bounds]"], r"meters.*one step of Adam"),
     (["algorithm=pulseloco", "algorithm.compressor.dtyp=bfloat16"], r"algorithm\.compressor\.dtyp"),
+    (["algorithm=diloco", "algorithm/aggregator=ties", "algorithm.aggregator.density=2"], r"aggregator.*density=2"),
     (["algorithm=ddp", "workers=2", "loss.scale_rewards=batch"], r"scale_rewards=batch.*all trainers"),
     (["algorithm=ddp", "workers=2", "objective=sft"], r"objective=sft.*GRPO"),
     (["workers=0"], r"workers=0.*at least 1"),

@@ -198,7 +198,10 @@ class Reinforcement:
         self.overrides, self.versions, self.zeros = [*overrides, f"seed={seed}"], versions, zeros
 
     def chain(self) -> Iterator[Weights]:
-        """Yield the weights of the first version, then of each one after it."""
+        """The weights of the first version, then of each one after it.
+
+        Raises Missing where the store no longer has the first, or has too few.
+        """
         from lowcomm.rl import run_overrides
         from lowcomm.rl.config import checked, load_config
         from lowcomm.run_dir import ROOT, run_dir_of

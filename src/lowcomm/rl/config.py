@@ -7,7 +7,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from lowcomm.blocks import ConfigError, check_block
-from lowcomm.config import CONF, conform
+from lowcomm.config import CONF, check_aggregator, conform
 from lowcomm.config import load_config as load
 from lowcomm.rl.ranges import BLOCKS, check_values
 from lowcomm.schema import AlgorithmConfig, LoggerConfig, ModelConfig
@@ -143,5 +143,6 @@ def checked(cfg: DictConfig) -> DictConfig:
     for key in ("workload", "algorithm.inner", *BLOCKS):
         if key not in BLOCKS or OmegaConf.select(cfg, key):
             check_block(key, OmegaConf.select(cfg, key))
+    check_aggregator(cfg)
     check_values(cfg)
     return cfg

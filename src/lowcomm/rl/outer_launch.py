@@ -12,8 +12,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from lowcomm.blocks import ConfigError
+from lowcomm.command import Stopped
 from lowcomm.session import stop_signals
-from lowcomm.train import Stopped
 
 TELLS = {kind.__name__: kind for kind in (ConfigError, FloatingPointError, Stopped, ConnectionError)}
 

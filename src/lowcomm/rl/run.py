@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from transformers.utils import logging as hub_logging
 
 from lowcomm import checkpoint, models
-from lowcomm.blocks import ConfigError, build
+from lowcomm.blocks import ConfigError, as_config_error, build
+from lowcomm.command import Stopped
 from lowcomm.config import digest
 from lowcomm.outer.workers import Wire
 from lowcomm.pulse import Store
@@ -38,7 +39,6 @@ from lowcomm.run_dir import RunDir, run_dir_of
 from lowcomm.session import check_machine, reset_peak_memory, stop_signals, threads
 from lowcomm.tasks import Task
 from lowcomm.tracking import Tracker
-from lowcomm.train import Stopped, as_config_error
 from lowcomm.training import check_weights, tensor_bytes
 
 log = logging.getLogger(__name__)
@@ -55,12 +55,9 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
     with trainers(cfg) as wire, threads(cfg.scale.threads), alone():
         if not (run_dir_of(cfg) / "record.json").exists():
             check_machine(cfg)
-        folder = RunDir(run_dir_of(cfg), cfg, leader=wire.rank == 0)
-        try:
-            if folder.record.exists():
-                log.info("%s is finished already", folder.path)
-                folder.finish()  # it may have died before
-                return as_config_error(record.read, folder.record)
+        with RunDir(run_dir_of(cfg), cfg, leader=wire.rank == 0) as folder:
+            if (done := folder.finished()) is not None:
+                return done
             if wire.rank:  # data is prepared once
                 wire.barrier()
             task = build("workload", cfg.workload, seed=cfg.seed)
@@ -74,8 +71,6 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
                 return train(cfg, overrides, claim, folder, task, wire)
             finally:
                 task.close()
-        finally:
-            folder.release()
 
 
 def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: RunDir, task: Task,

@@ -31,7 +31,8 @@ class Letters:
         return Score(share, share >= 0.5, share > 0, "share")
 
     def metrics(self) -> dict[str, int]:
-        return {}  # nothing is graded
+        """None: nothing is graded."""
+        return {}
 
     def describe(self) -> dict[str, Any]:
         """Name and sizes, for the record."""
