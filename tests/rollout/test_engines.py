@@ -95,5 +95,6 @@ def test_a_run_with_its_text_from_workers(tmp_path, inline, engine):
     if engine == "transformers":
         assert all(ours[name].equal(theirs[name]) for name in theirs)
         assert gaps == stale
-    else:  # BF16 arithmetic there, FP32 here; at temperature 1 instead of 1.5 the gap would be ten times this
-        assert 0 < max(gaps) < max(stale) + 0.05
+    else:  # FP32 here, BF16 there, which also draws other tokens now and then
+        assert 0 < gaps[0] < 0.002, "the same version: log-probabilities are those of the same distribution"
+        assert max(gaps) < max(stale) + 0.05
