@@ -34,7 +34,9 @@ STYLE = {
 }
 COLORS = {"AdamW": "#6b6b6b", "Schedule-Free": "#aa4499", "DiLoCo": "#d55e00", "GPA": "#0072b2", "coupled": "#009e73",
           "DiLoCo-SGD": "#aa4499", "Iso-C": "#e6a000", "IsoLoCo": "#0072b2", "MuLoCo": "#009e73",
-          "IsoLoCo + Muon": "#56b4e9", "DiLoCo, momentum 0.5": "#f4a261", "GPA, mu_y 0.4": "#56b4e9"}  # fmt: skip
+          "IsoLoCo + Muon": "#56b4e9", "DiLoCo, momentum 0.5": "#f4a261", "GPA, mu_y 0.4": "#56b4e9",
+          "PULSELoCo": "#117733", "PULSELoCo FP8": "#7ac77a", "Iso-PULSELoCo": "#882288", "BF16 values": "#0072b2",
+          "rounded jumps": "#cc3355"}  # fmt: skip
 NAMES = {"loss": "validation loss (nats)", "train_loss": "training loss (nats)", "accuracy": "validation accuracy (%)"}
 
 

@@ -10,11 +10,9 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from lowcomm.results.experiment import load
-from lowcomm.results.figures import STYLE, band
+from lowcomm.results.figures import COLORS, STYLE, band
 from lowcomm.results.record import RECORDS, read
 from lowcomm.results.summary import finished_runs
-
-COLORS = {"AdamW": "#6b6b6b", "DiLoCo": "#d55e00", "PULSELoCo": "#0072b2", "PULSELoCo FP8": "#56b4e9"}
 
 
 def share_fired(theta: Tensor, fired: dict[str, Tensor], bins: int = 40) -> Figure:
