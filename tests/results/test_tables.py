@@ -1,6 +1,6 @@
 import pytest
 
-from lowcomm.results.cell import DIFFERS, MATCHES, NOT_RUN, SAME
+from lowcomm.results.cell import DIFFERS, MATCHES, MEASURED, NOT_RUN, SAME
 from lowcomm.results.experiment import load
 from lowcomm.results.grid import tuning_runs
 from lowcomm.results.render import render
@@ -106,7 +106,7 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path):
 
 
 def test_claims_about_pairs_and_about_a_gain_that_grows(tmp_path):
-    """A verdict for each pair that was run, with the row it is about; the gain at the last pair against the first."""
+    """A verdict for each pair that was run, with the row it is about; the gain of each pair against the one before."""
     losses = {"diloco-r1": 3.0, "isoloco-r1": 2.9, "diloco-r8": 3.2, "isoloco-r8": 3.0, "iso-c-r8": 2.95}
     fill(tmp_path, "isoloco/table2", losses)
     verdicts = summarise(load("isoloco/table2"), "cpu", tmp_path)[1]
@@ -128,6 +128,32 @@ def test_a_row_may_tune_a_key_of_its_own(tmp_path):
     lines = table("isoloco/table9", "cpu", tmp_path)
     assert "outer.lr=" in str(tuning_runs(load("isoloco/table9"), load("isoloco/table9").get("ns-spectral"), "cpu")[0])
     assert cell(lines, "Newton-Schulz 5, sqrt(out/in)").record.startswith("outer.lr 0.03")
+    said = "in place of it `algorithm.outer.lr` chosen from 0.01, 0.03, 0.1, 0.3 for Newton-Schulz 5, sqrt(out/in)"
+    assert said in markdown("isoloco/table9", ["cpu"], tmp_path, tmp_path)
+
+
+def test_a_gain_that_grows_only_from_the_first_pair_to_the_last_differs(tmp_path):
+    losses = {"diloco-r1": 3.0, "isoloco-r1": 2.9, "diloco-r8": 3.0, "isoloco-r8": 2.7, "diloco-r16": 3.0}
+    fill(tmp_path, "isoloco/table2", losses | {"isoloco-r16": 2.8})
+    grows = next(v for v in summarise(load("isoloco/table2"), "cpu", tmp_path)[1] if v.claim.kind == "widens")
+    assert grows.status == DIFFERS
+    assert grows.said.endswith("larger than before in 1 of 2 steps, seeds shared by all: 3")
+
+
+def test_rows_of_other_seeds_are_compared_on_those_that_both_have(tmp_path):
+    """3.00, 3.01, 3.02 against one 3.005: worse in the mean of all, better with the seed that both have."""
+    fill(tmp_path, "isoloco/table2", {"sgd-r8": 3.0})
+    fill(tmp_path, "isoloco/table1", {"ties": 3.005})
+    verdicts = summarise(load("isoloco/table1"), "cpu", tmp_path)[1]
+    found = next(v for v in verdicts if v.claim.rows == ["sgd"] and v.claim.than == ["ties"])
+    assert found.status == SAME
+    assert found.said == ("DiLoCo-SGD 3.0000, TIES 3.0050; difference -0.0050, better with 1 of 1 seeds that both have")
+
+
+def test_a_row_whose_value_the_paper_does_not_print_is_measured_and_equals_nothing():
+    for name, row in (("isoloco/table5", "DiLoCo-SGD"), ("isoloco/table6", "DiLoCo-SGD, R = 8")):
+        assert cell(table(name), row, "outer_momentum").status == MEASURED
+    assert cell(table("isoloco/table6"), "IsoLoCo, R = 8", "outer_momentum").status == MATCHES
 
 
 def test_pairs_of_one_claim_are_counted_under_one_line(tmp_path):

@@ -58,7 +58,7 @@ class Claim:
 
     better: the best of `rows` has a better mean of the measure than the best of `than`
     pairs: each of `rows` has a better mean than its partner in `than`; one verdict a pair
-    widens: the gain of `rows` over their partners in `than`, in per cent, is larger for the last pair than the first
+    widens: the gain of `rows` over their partners in `than`, in per cent, is larger for each pair than the one before
     positive: the measure is above zero for the best of `rows`
     close: the best of `rows` is not worse than the best of `than` by more than `tolerance`, a fraction of the latter
     equal: each of `rows` is within `tolerance` of its reported value

@@ -91,9 +91,10 @@ def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tu
     for (name, measure), cell in cells.items():
         if cell.values:
             mine = [v for v in verdicts if v.measure == measure]
-            subject = [v.status for v in mine if name in v.claim.rows]
-            judged = subject or [v.status for v in mine if name in v.claim.than]
-            cell.status = worst(judged) if judged or measure not in experiment.context else MEASURED
+            known = [v for v in mine if cell.paper or v.claim.kind != "equal"]  # equal to what, where it prints none?
+            subject = [v.status for v in known if name in v.claim.rows]
+            judged = subject or [v.status for v in known if name in v.claim.than]
+            cell.status = worst(judged) if judged else MEASURED
     return list(cells.values()), verdicts
 
 

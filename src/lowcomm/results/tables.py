@@ -9,7 +9,7 @@ import pandas as pd
 from lowcomm.results.cell import DIFFERS, Cell, number
 from lowcomm.results.claims import Verdict, grouped, tally, worst
 from lowcomm.results.cost import command, estimate, missing
-from lowcomm.results.experiment import Experiment, home, load, tune_of
+from lowcomm.results.experiment import Experiment, Tune, home, load, tune_of
 from lowcomm.results.grid import at_scale
 from lowcomm.results.measures import MEASURES
 from lowcomm.results.record import RECORDS, read
@@ -162,5 +162,11 @@ def tuning(experiment: Experiment, scale: str) -> str:
         seeds += f"; {', '.join(map(str, other))} of {', '.join(r.method for r in own if tuple(r.seeds) == other)}"
     if grid.tune is None:
         return f"Seeds: {seeds}."
-    values = ", ".join(f"{v:g}" for v in grid.tune.values)
-    return f"`{grid.tune.key}` chosen for every row from {values} with seed {grid.seeds[0]}; seeds: {seeds}."
+    own = [r for r in at_scale(experiment, scale) if r.overrides and r.tune and scale != "smoke"]
+    instead = "".join(f", in place of it {grid_of(r.tune)} for {r.method}" for r in own)
+    return f"{grid_of(grid.tune, ' for every row')} with seed {grid.seeds[0]}{instead}; seeds: {seeds}."
+
+
+def grid_of(tune: Tune, rows: str = "") -> str:
+    """A key and the values that were tried."""
+    return f"`{tune.key}` chosen{rows} from {', '.join(f'{v:g}' for v in tune.values)}"
