@@ -177,3 +177,26 @@ def test_a_number_without_a_unit_has_none_in_its_heading(tmp_path):
     page = markdown("isoloco/table6", ["paper"], tmp_path, tmp_path)
     assert "### Outer momentum\n" in page
     assert "(1)" not in page
+
+
+def test_what_a_run_did_not_take_is_not_measured_and_no_target_missed(tmp_path, monkeypatch):
+    """Two of three seeds measured it: their mean; none did: the status says so, and nothing reads as a failure."""
+    from dataclasses import replace
+
+    from lowcomm.results import summary
+    from lowcomm.results.cell import UNMEASURED
+
+    fill(tmp_path, "gpa/table2", AS_THE_PAPER)
+    seen = []
+
+    def some(outcome, _):
+        seen.append(outcome)
+        return None if len(seen) % 3 == 0 else outcome["metrics"]["loss"]
+
+    for of, n in ((some, 2), (lambda outcome, _: None, 0)):
+        plain = replace(summary.MEASURES["fewer_steps_pct"], of=of, relative=False, target=False, ratio=None)
+        monkeypatch.setitem(summary.MEASURES, "fewer_steps_pct", plain)
+        cells, _ = summarise(load("gpa/table2"), "cpu", tmp_path)
+        row = next(c for c in cells if c.row.row == "gpa-h8" and c.measure == "fewer_steps_pct")
+        assert (row.status == UNMEASURED, len(row.values)) == (n == 0, n)
+        assert "not reached" not in cell(table("gpa/table2", "cpu", tmp_path), "GPA, H = 8", "fewer_steps_pct").ours

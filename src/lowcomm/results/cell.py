@@ -9,6 +9,7 @@ from lowcomm.results.reported import Reported
 
 MATCHES, SAME, DIFFERS, NOT_RUN = "matches", "same order", "differs", "not run"
 MEASURED, REPORTED = "measured", "reported"  # a measure that no claim is about; a row of the literature
+UNMEASURED = "not measured"  # run, but this was not taken
 
 
 @dataclass
@@ -22,6 +23,7 @@ class Cell:
     tuned: float | None = None
     edge: bool = False  # the best value is the first or last of its grid
     status: str = NOT_RUN
+    untaken: bool = False  # some seed was run and did not measure this
     ratios: dict[int, float | None] = field(default_factory=dict)  # T/t - 1 in per cent, by seed
     of: Row | None = None  # which row is the best of several
     paper: list[Reported] = field(default_factory=list)

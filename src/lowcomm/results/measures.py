@@ -1,7 +1,7 @@
 """What is read off a finished run: final values, steps to a target, saved steps, memory.
 
 A measure is a function of the record's `outcome` and, where it is relative, of the baseline's with the same seed. It
-returns None when the target was never reached.
+returns None when the target was never reached, or when the run did not take what it is made of.
 """
 
 from collections.abc import Callable
@@ -87,6 +87,7 @@ class Measure:
     of: Callable[[Outcome, Outcome | None], float | None]
     lower: bool = True  # lower is better
     relative: bool = False  # needs the baseline's run
+    target: bool = False  # None: a target was never reached; of the others, the run did not measure it
     digits: int = 3
     scale: float = 1.0  # factor when shown
     ratio: str | None = None  # the column whose T/t - 1 is shown beside this 1 - t/T
@@ -100,14 +101,14 @@ class Measure:
 def saved(name: str, column: str) -> Measure:
     """Both readings of the papers' step speedup."""
     title = f"Fewer steps to the baseline's {name}: 1 - t/T, and T/t - 1 in brackets"
-    return Measure(title, "%", fewer_steps(column), lower=False, relative=True, digits=2, ratio=column)
+    return Measure(title, "%", fewer_steps(column), lower=False, relative=True, target=True, digits=2, ratio=column)
 
 
 MEASURES = {
     "loss": Measure("Final validation loss", "nats", final("loss"), digits=4),
     "train_loss": Measure("Final training loss", "nats", final("train_loss"), digits=4),
     "accuracy": Measure("Final validation accuracy", "%", final("accuracy"), lower=False, digits=2, scale=100),
-    "steps_to_90": Measure("Steps to 90 % validation accuracy", "steps", steps_to_90, digits=0),
+    "steps_to_90": Measure("Steps to 90 % validation accuracy", "steps", steps_to_90, target=True, digits=0),
     "fewer_steps_pct": saved("validation loss", "loss"),
     "fewer_steps_accuracy_pct": saved("validation accuracy", "accuracy"),
     "fewer_steps_train_pct": saved("training loss", "train_loss"),

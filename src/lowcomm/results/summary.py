@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lowcomm.results.cell import MEASURED, NOT_RUN, REPORTED, Cell
+from lowcomm.results.cell import MEASURED, NOT_RUN, REPORTED, UNMEASURED, Cell
 from lowcomm.results.claims import Verdict, judge, single, worst
 from lowcomm.results.experiment import Experiment, Row, claim_measures, home, load, seeds_of, tune_of
 from lowcomm.results.grid import at_scale, best_value, run, tuning_runs
@@ -51,7 +51,11 @@ def run_cell(experiment: Experiment, row: Row, measure: str, scale: str, records
             continue
         record = read(records / r.path)
         outcome = record["outcome"] | {"config": record["code"]["config"]}
-        cell.values[r.seed] = kind.of(outcome, base.get(r.seed))
+        value = kind.of(outcome, base.get(r.seed))
+        if value is None and not kind.target:
+            cell.untaken = True
+            continue
+        cell.values[r.seed] = value
         if kind.ratio:
             cell.ratios[r.seed] = step_ratio(kind.ratio)(outcome, base[r.seed])
         cell.paths.append(r.path)
@@ -95,6 +99,8 @@ def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tu
             subject = [v.status for v in known if name in v.claim.rows]
             judged = subject or [v.status for v in known if name in v.claim.than]
             cell.status = worst(judged) if judged else MEASURED
+        elif cell.untaken:
+            cell.status = UNMEASURED
     return list(cells.values()), verdicts
 
 
