@@ -12,6 +12,11 @@ def work(what: str, folder: str) -> str:
         raise ValueError("no good")
     if what == "die":
         os._exit(3)
+    if what == "start others":
+        child = multiprocessing.get_context("fork").Process(target=os.getpid)
+        child.start()
+        child.join()
+        return f"ended with {child.exitcode}"
     if what == "wait":
         open(f"{folder}/waiting", "w").close()
         time.sleep(250)
@@ -34,6 +39,11 @@ def test_a_failure_and_a_death_cost_one_task_each(tmp_path):
     assert said[3] == "the process ended with exit code 3"
     assert said[0].split()[-1] == said[2].split()[-1] != said[4].split()[-1], "one process until it died"
     assert "no good" in (tmp_path / "logs" / "process0.log").read_text()
+
+
+def test_a_task_may_start_processes_of_its_own(tmp_path):
+    """As a run with several trainers does."""
+    assert ends(["start others"], tmp_path, jobs=1) == [("start others", "done", "ended with 0")]
 
 
 def test_tasks_may_appear_after_others_end(tmp_path):

@@ -5,14 +5,21 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from lowcomm.blocks import build
+from lowcomm.config import CONF
+from lowcomm.outer.loop import OuterLoop
+from lowcomm.outer.workers import Wire
+from lowcomm.outer.workers import Worker as Trainer
 from lowcomm.pulse import Store
 from lowcomm.results import record
 from lowcomm.rl import ledger
+from lowcomm.rl.config import checked, load_config
 from lowcomm.rl.data import Prompts
 from lowcomm.rl.outer_ranks import mean_of
 from lowcomm.rl.toy import Letters
@@ -132,9 +139,40 @@ def test_an_open_gate_is_diloco_bit_for_bit_and_one_trainer_will_do(tmp_path):
     assert lines[1]["outer/residual_norm"] == 0
 
 
+def test_one_trainer_with_an_outer_step_after_every_step_is_adamw_up_to_a_rounding_a_step(tmp_path):
+    """H = 1, R = 1, rate 1, no momentum; open gate: theta - (theta - w) is w, but for one rounding."""
+    short = ["scale.steps=3", "scale.checkpoint_every=3", "meters=[]", "sync=none"]
+    plain, lines, _ = run(tmp_path / "plain", "algorithm=adamw", *short)
+    joined = ["algorithm=pulseloco", "algorithm.compressor.dtype=float32", "algorithm.inner_steps=1",
+              "algorithm/outer=sgd", "algorithm.outer.lr=1.0", "algorithm.outer.momentum=0.0"]  # fmt: skip
+    outer, again, _ = run(tmp_path / "outer", *joined, *short)
+    assert [line["train/reward"] for line in lines[1:]] == [line["train/reward"] for line in again[1:]]
+    for name, value in plain.items():
+        torch.testing.assert_close(outer[name], value, rtol=0, atol=3 * 2.0**-23 * max(1.0, float(value.abs().max())))
+
+
+@pytest.mark.parametrize("rule", sorted(path.stem for path in (CONF / "algorithm" / "aggregator").glob("*.yaml")))
+def test_every_aggregator_takes_the_gated_messages_of_trainers(rule):
+    """Two gated messages of a matrix and a vector, by the blocks that the configuration names."""
+    cfg = checked(load_config(["algorithm=pulseloco", f"algorithm/aggregator={rule}", "workers=2"]))
+    params = {
+        "w": torch.nn.Parameter(torch.linspace(-0.1, 0.1, 96).view(8, 12)),
+        "b": torch.nn.Parameter(torch.ones(5)),
+    }
+    compressor, outer = (partial(build, f"algorithm.{k}", cfg.algorithm[k]) for k in ("compressor", "outer"))
+    loop = OuterLoop(params, compressor, build("algorithm.aggregator", cfg.algorithm.aggregator), outer, Wire(2))
+    workers = [Trainer(index, params, partial(torch.optim.SGD, lr=1.0), alone=False) for index in range(2)]
+    for worker in workers:
+        for at, weight in enumerate(worker.weights.values()):
+            weight += 1e-3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(worker.index + 2 * at))
+    report = loop.sync(workers)
+    assert 0 < report["comm/sparsity"] < 1
+    assert report["outer/delta_norm"] > 0
+    assert all(torch.isfinite(theta).all() for theta in loop.theta.values())
+
+
 def test_shards_are_parts_of_what_one_trainer_would_take(monkeypatch):
     from lowcomm.rl import characters
-    from lowcomm.rl.config import checked, load_config
 
     def prompts(worker: int, *overrides: str) -> list[str]:
         cfg = checked(load_config([*overrides, "prompt=boxed_user", "scale.updates_per_rollout=2", "scale.steps=4",

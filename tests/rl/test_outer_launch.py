@@ -11,7 +11,8 @@ from lowcomm.blocks import ConfigError
 from lowcomm.rl import run_overrides
 from tests.rl.runs import TINY, metrics, same
 
-pytestmark = pytest.mark.slow
+# processes that each load TRL, on a machine that may be busy
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LOCO = [*TINY, "algorithm=pulseloco", "algorithm.inner_steps=2", "scale.steps=4", "scale.checkpoint_every=2",
         "meters=[]", "workers=2"]  # fmt: skip
 
@@ -21,7 +22,7 @@ def test_torchrun_and_the_door_itself_start_the_same_run(tmp_path, monkeypatch):
     made = run_overrides([*LOCO, f"run_dir={tmp_path / 'own'}"])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
                "-m", "lowcomm.rl", *LOCO, f"run_dir={tmp_path / 'torchrun'}"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     weights = [load_file(tmp_path / name / "weights.safetensors") for name in ("own", "torchrun")]
     assert same(*weights)
