@@ -16,7 +16,9 @@ def code_cells(path: Path) -> list:
 
 
 def test_there_are_notebooks():
-    assert {"00_tour", "01_gpa", "02_isoloco", "04_pulsesync"} <= {path.stem for path in NOTEBOOKS}
+    assert {"00_tour", "01_gpa", "02_isoloco", "03_pulse_sparsity", "04_pulsesync", "05_pulseloco"} <= {
+        path.stem for path in NOTEBOOKS
+    }
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
