@@ -133,12 +133,12 @@ def band(ax: Axes, x: list[float], values: list[list[float]], middle: list[float
 def lines(
     ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Cell], scale: str, records: Path
 ) -> None:
-    """A measure over the rows' `x`, one line per series; rows without x are horizontal."""
+    """A measure over the rows' `x`, a line per series; one without x is horizontal; rows of no series are left out."""
     measure = panel["measure"]
     kind = MEASURES[measure]
-    shown = [c for c in cells if c.measure == measure and c.mean is not None and not c.row.best_of]
+    shown = [c for c in cells if c.measure == measure and c.mean is not None and c.row.series and not c.row.best_of]
     for series in dict.fromkeys(c.row.series for c in shown):
-        group = [c for c in shown if c.row.series == series]
+        group = sorted((c for c in shown if c.row.series == series), key=lambda c: c.row.x or 0)
         color = COLORS.get(series)
         if group[0].row.x is None:
             ax.axhline(kind.scale * group[0].mean, color=color, linestyle="--", linewidth=1.2, label=series)
