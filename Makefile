@@ -1,8 +1,7 @@
 # Low-communication training. `make` lists the targets; only Python 3.11, make and a C compiler must be there before.
 # Times in the list were measured on 2 CPU cores.
 #   SCALE=smoke|cpu|gpu|paper   size of the reproduction     JOBS=2   processes, one thread each
-#   PAPER=gpa|isoloco|…        only its tables
-#   PYTHON=path                 which Python 3.11
+#   PAPER=gpa|isoloco|…        only its tables            PYTHON=path   which Python 3.11
 #   TORCH_INDEX=address         a further package index, to choose the build of torch (CPU, a CUDA version)
 PYTHON ?= $(or $(shell command -v python3.11),python3)
 VENV ?= .venv
@@ -15,6 +14,7 @@ FEW := scale.steps=32 scale.eval_every=32 scale.eval_samples=32 logger.progress=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.DEFAULT: ; @echo "make $@: there is no such target; 'make' lists them" >&2; exit 2
 .PHONY: help env env-vllm lint test test-vllm smoke reproduce reproduce-gpa reproduce-isoloco reproduce-pulse reproduce-pulsesync reproduce-pulseloco reproduce-deploy tables notebooks bench clean
 
 help: ## list the targets
@@ -62,7 +62,7 @@ reproduce-pulsesync: ## the same for the tables of PULSESync: patches
 	$(MAKE) reproduce PAPER=pulsesync
 reproduce-pulseloco: ## the same for the tables of PULSELoCo: several trainers
 	$(MAKE) reproduce PAPER=pulseloco
-reproduce-deploy: $(READY) ## weights over thin links in network namespaces (root and iproute2, else skipped with a reason)
+reproduce-deploy: $(READY) ## weights over thin links in network namespaces (12 minutes; root and iproute2, else skipped with a reason)
 	OMP_NUM_THREADS=1 $(PY) -m lowcomm.deploy --out paper_figures/deployment
 
 tables: $(READY) ## the results page, tables and figures again, from the records alone (seconds)

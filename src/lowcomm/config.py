@@ -46,8 +46,12 @@ def explain(error: Exception, overrides: list[str], primary: str, roots: tuple[P
 
     groups = [o for o in overrides if is_group(o.partition("=")[0])]
     for group, _, option in (o.partition("=") for o in groups):
-        options = sorted({path.stem for root in roots for path in (root / group).glob("*.yaml")})
+        folders = [root / group for root in roots]
+        files = [(f, path) for f in folders for path in [*f.glob("*.yaml")] or f.glob("*/*.yaml")]  # or gpa/table2
+        options = sorted({path.relative_to(f).with_suffix("").as_posix() for f, path in files})
         if option not in (*options, "null"):
+            if primary == "train" and (CONF / "rl" / group / f"{option}.yaml").is_file():
+                return f"{group}={option}: belongs to lowcomm.rl; here choose {', '.join(options)}"
             return f"{group}={option}: there is no such option{nearest(option, options)}; choose {', '.join(options)}"
     try:
         known = flat_keys(compose(primary, groups))

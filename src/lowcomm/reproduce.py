@@ -20,6 +20,8 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from lowcomm.command import explain_first
+from lowcomm.config import load_config
 from lowcomm.results import experiment as experiments
 from lowcomm.results import provenance, record
 from lowcomm.results.cost import duration, seconds_of
@@ -168,6 +170,9 @@ def main(cfg: DictConfig) -> None:
     try:
         if type(cfg.jobs) is not int or cfg.jobs < 1:
             raise ValueError(f"jobs={cfg.jobs}: must be a whole number, at least 1")
+        for key in ("list", "render"):
+            if type(cfg[key]) is not bool:
+                raise ValueError(f"{key}={cfg[key]}: must be true or false")
         choices = HydraConfig.get().runtime.choices
         chosen, scale = select(choices["experiment"], cfg.paper), choices["scale"]
         if cfg.list:
@@ -190,4 +195,5 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    explain_first(lambda overrides: load_config(overrides, "reproduce"))
     main()

@@ -48,12 +48,19 @@ class RunDir:
             raise ConfigError(f"run_dir={path}: another process is running it; wait, or choose another") from error
         self.identity, self.stored = identity(cfg), path / "config.json"
         if self.stored.exists():
-            differ = differences(json.loads(self.stored.read_text()), self.identity)
+            differ = differences(self._begun(), self.identity)
             if differ:
                 raise ConfigError(
                     f"run_dir={path} holds a run of another configuration ({'; '.join(differ[:3])}); "
                     "choose another run_dir, or delete the folder"
                 )
+
+    def _begun(self) -> dict[str, Any]:
+        try:
+            return json.loads(self.stored.read_text())
+        except ValueError as error:
+            why = f"is not the JSON that was written ({error}); choose another run_dir, or delete the folder"
+            raise ConfigError(f"{self.stored}: {why}") from error
 
     def __enter__(self) -> "RunDir":
         return self

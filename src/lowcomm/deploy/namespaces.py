@@ -19,7 +19,7 @@ MTU = 1500
 def missing() -> str | None:
     """Why no links can be made here, in one line; None where they can."""
     if os.geteuid() != 0:
-        return "network namespaces need root"
+        return "network namespaces need root: run it with sudo"
     if not shutil.which("ip"):
         return "the command ip is not there: install iproute2"
     if not os.path.exists("/dev/net/tun"):

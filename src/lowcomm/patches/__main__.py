@@ -1,6 +1,7 @@
 """python -m lowcomm.patches [KEY=VALUE ...]: measure once and print; `--json FILE` also keeps the record."""
 
 import argparse
+import os
 from pathlib import Path
 
 from lowcomm.blocks import ConfigError
@@ -16,6 +17,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("overrides", nargs="*", help="source=gaussian|adam|training|store codec=... repeats=N ...")
     parser.add_argument("--json", type=Path, help="where to keep the record")
     args = parser.parse_args(argv)
+    if args.json:  # before the measurement
+        place = next(folder for folder in args.json.absolute().parents if folder.exists())
+        if not (place.is_dir() and os.access(place, os.W_OK)):
+            raise SystemExit(f"error: --json {args.json}: {place} can't be written; choose another place")
     try:
         made = door.run(args.overrides)
     except ConfigError as error:

@@ -140,6 +140,8 @@ def _bench(args: argparse.Namespace) -> None:
 
 
 def _read(file: Path) -> Patch:
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder: give a patch, the one file that diff wrote to its --output")
     if not file.stat().st_size:
         return decode(b"")
     with file.open("rb") as f:  # an anchor is as large as the weights
