@@ -77,6 +77,14 @@ def build_trainer(cfg: DictConfig, model: torch.nn.Module, params: dict, workloa
     return as_config_error(Rounds, inner_step, params, inner, wire, batch, a.inner_steps, loop, cfg.state, disk)
 
 
+def try_inner(cfg: DictConfig) -> None:
+    """Ranges that only the inner optimizer knows, tried on a toy: a corpus takes minutes. Raises ConfigError."""
+    with torch.random.fork_rng(devices=[]):
+        toy = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(2, 2)))  # 0.0.weight is a matrix
+    params = models.parameters(toy)
+    inner_factory(cfg.algorithm.inner, toy, params)(list(params.values()))
+
+
 def inner_factory(block: DictConfig, model: torch.nn.Module, params: dict) -> Callable[..., torch.optim.Optimizer]:
     """Makes inner optimizers of the parameters; a target with an argument `matrices` gets names and hidden matrices."""
     if "matrices" not in inspect.signature(pkgutil.resolve_name(block["_target_"])).parameters:

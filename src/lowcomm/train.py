@@ -26,6 +26,7 @@ from lowcomm.assembly import (
     build_workload,
     swapped_under_tuned,
     total_steps,
+    try_inner,
     worker_batch,
 )
 from lowcomm.blocks import as_config_error
@@ -56,6 +57,7 @@ def run(cfg: DictConfig, overrides: list[str], claim: dict[str, Any] | None = No
         log.warning(note)
     if not (run_dir_of(cfg) / "record.json").exists():
         check_machine(cfg)
+        try_inner(cfg)
     with process_group(cfg.scale.device), threads(cfg.scale.threads):
         wire = as_config_error(Wire, cfg.workers)
         with RunDir(run_dir_of(cfg), cfg, leader=wire.rank == 0) as folder:
