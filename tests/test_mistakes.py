@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from lowcomm import train
 from lowcomm.blocks import ConfigError
@@ -83,6 +84,13 @@ def test_a_folder_where_a_patch_is_needed(command, tmp_path, capsys):
     assert f"{tmp_path} is a folder: give a patch" in refused(capsys, pulse, command, str(tmp_path))
 
 
+def test_an_output_in_a_folder_that_is_not_there(tmp_path, capsys):
+    save_file({"w": torch.ones(4)}, tmp_path / "a")
+    said = refused(capsys, pulse, "diff", f"{tmp_path}/a", f"{tmp_path}/a", "-o", f"{tmp_path}/none/p")
+    assert f"there is no folder {tmp_path}/none; make it, or choose another output" in said
+    assert "partial" not in said
+
+
 def test_an_unknown_codec(tmp_path, capsys):
     said = refused(capsys, pulse, "diff", "a", "b", "-o", "p", "--codec", "zip")
     assert "'zip'" in said
@@ -94,6 +102,11 @@ def test_a_record_that_cannot_be_kept_is_said_before_the_measurement(tmp_path, m
     (tmp_path / "file").write_text(json.dumps({}))
     said = refused(capsys, measure, "--json", str(tmp_path / "file" / "record.json"))
     assert "file can't be written; choose another place" in said
+
+
+def test_a_store_of_an_unknown_kind():
+    with pytest.raises(ValueError, match="store s4://x/y: Protocol not known: s4; give a folder, or an address"):
+        Store("s4://x/y")
 
 
 def test_an_empty_store_and_other_shapes(tmp_path):

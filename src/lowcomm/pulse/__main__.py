@@ -152,8 +152,10 @@ def _read(file: Path) -> Patch:
 def aside(path: Path, force: bool) -> Iterator[Path]:
     """A path beside ``path`` that takes its name if all went well, and is removed if not.
 
-    Raises FileExistsError if ``path`` is there already and ``force`` is not given.
+    Raises FileExistsError if ``path`` is there already without ``force``, FileNotFoundError where its folder is not.
     """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it, or choose another output")
     if path.exists() and not force:
         raise FileExistsError(f"{path} exists: use --force to replace it")
     part = path.with_name(f".partial-{os.getpid()}-{path.name}")

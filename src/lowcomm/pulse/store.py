@@ -9,6 +9,7 @@ Objects are named by their contents and never change; a marker names its object.
 """
 
 import hashlib
+import math
 import mmap
 import os
 import tempfile
@@ -41,7 +42,10 @@ class Store:
         public_key: bytes | None = None,
         options: dict | None = None,
     ):
-        self.fs, root = fsspec.core.url_to_fs(str(url), **(options or {}))
+        try:
+            self.fs, root = fsspec.core.url_to_fs(str(url), **(options or {}))
+        except ValueError as error:
+            raise ValueError(f"store {url}: {error}; give a folder, or an address that fsspec knows") from error
         self.root = root.rstrip("/")
         self.private_key, self.public_key = private_key, public_key
         for folder in FOLDERS.values():
@@ -57,7 +61,7 @@ class Store:
         while chunk := data.read(CHUNK):
             size += len(chunk)
             sha.update(chunk)
-        name = f"{patch.version:012d}-{sha.hexdigest()[:16]}.pulse"
+        name = markers.object_name(patch.version, sha.hexdigest())
         marker = markers.describe(patch, name, size, sha.hexdigest())
         if patch.version in self.versions(marker.kind):
             there = self.marker(marker.kind, patch.version)
@@ -141,13 +145,19 @@ class Store:
             return
         for kind in FOLDERS:
             names = self._names(kind)
-            ready = {n.removesuffix(".ready") for n in names if n.endswith(".ready")}
-            stale = [n for n in names if n[:12].isdecimal() and int(n[:12]) < kept[0]]
+            ready = {_number(n) for n in names if n.endswith(".ready")}
+            stale = [n for n in names if _number(n) < kept[0]]
             # an object without marker, older than the newest commit of its kind, was never committed and never will be
-            newest = max(ready, default="")
-            orphans = [n for n in names if not n.endswith(".ready") and n[:12] not in ready and n[:12] < newest]
+            newest = max(ready, default=-1)
+            orphans = [n for n in names if not n.endswith(".ready") and _number(n) not in ready and _number(n) < newest]
             for name in sorted({*stale, *orphans}, key=lambda n: (not n.endswith(".ready"), n)):
                 try:
                     self.fs.rm_file(f"{self.root}/{FOLDERS[kind]}/{name}")
                 except FileNotFoundError:  # a retention before this one got it, and was killed
                     continue
+
+
+def _number(name: str) -> float:
+    """The version in the name of an object or a marker, however many digits it has; of other files infinity."""
+    head = name.split("-")[0].split(".")[0]
+    return int(head) if head.isdecimal() else math.inf

@@ -193,7 +193,7 @@ def build_publishing(cfg: DictConfig, folder: RunDir, params: dict) -> Publishin
     """What publishes to the run's store; None for `sync=none`. Raises ConfigError for a store it cannot go on with."""
     if cfg.sync.kind == "none":
         return None
-    store = TimedStore(cfg.place.store or str(folder.path / "store"))
+    store = as_config_error(TimedStore, cfg.place.store or str(folder.path / "store"))
     return as_config_error(Publishing, store, params, cfg.sync, cfg.scale.threads)
 
 
