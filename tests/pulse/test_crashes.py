@@ -15,6 +15,9 @@ from tests.pulse.cases import same
 from tests.pulse.test_sync import blank, weights
 
 
+MOST_BETWEEN = 12  # versions between two anchors
+
+
 def spawn(work: Callable[[], None]) -> int:
     """A forked child that does the work; any exception is its exit status 1."""
     pid = os.fork()
@@ -31,7 +34,7 @@ def spawn(work: Callable[[], None]) -> int:
 def publish(path: Path, last: int, seed: int) -> None:
     rng = random.Random(seed)
     store = Store(path)
-    publisher = Publisher(store, weights(0), anchor_every=rng.randint(1, 12), keep_anchors=10**6)
+    publisher = Publisher(store, weights(0), anchor_every=rng.randint(1, MOST_BETWEEN), keep_anchors=10**6)
     latest = store.latest()
     for v in range(0 if latest is None else latest + 1, last + 1):
         publisher.publish(weights(v), v)
@@ -102,7 +105,8 @@ def drop(store: Store, rng: random.Random) -> None:
 
 
 def check_all(path: Path, last: int) -> int:
-    """Every committed version, newest to oldest and back: what can be reached is right; returns how many could not."""
+    """Every committed version in order: what can be reached is right; returns how many could not, because an object that
+    `drop` took lies between them and the anchor before: at most MOST_BETWEEN for each."""
     store = Store(path)
     assert store.latest() == last
     assert set(store.versions("patch")) | set(store.versions("anchor")) == set(range(last + 1)), "a version was lost"
@@ -114,6 +118,9 @@ def check_all(path: Path, last: int) -> int:
             lost += 1
         if reader.version is not None:
             assert same(reader.tensors, weights(reader.version))
+    names = store._names("patch")
+    dropped = {n.removesuffix(".ready") for n in names if n.endswith(".ready")} - {n[:12] for n in names if "-" in n}
+    assert lost <= MOST_BETWEEN * len(dropped)
     return lost
 
 
@@ -129,7 +136,7 @@ def test_chain_with_kills(tmp_path):
     warm()
     kills = chain(tmp_path, 40, 0, 0.05)
     assert kills > 0
-    assert check_all(tmp_path, 40) < 20
+    check_all(tmp_path, 40)
 
 
 @pytest.mark.slow
@@ -137,9 +144,8 @@ def test_chain_with_kills(tmp_path):
 def test_thousand_versions_with_kills(tmp_path):
     warm()
     kills = chain(tmp_path, 1000, 1, 1.0)
-    lost = check_all(tmp_path, 1000)
+    check_all(tmp_path, 1000)
     assert kills > 50
-    assert lost < 200
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -49,7 +49,9 @@ def parse(raw: bytes, kind: str, version: int, public_key: bytes | None) -> Mark
             and all(type(n) is int and n >= 0 for n in whole)
             and all(type(s) is str for s in (marker.name, marker.sha256, marker.base_digest, marker.target_digest))
             and (marker.base_version is None) == (kind == "anchor")
-            and "/" not in marker.name
+            and len(marker.sha256) == 64
+            and set(marker.sha256) <= set("0123456789abcdef")
+            and marker.name == object_name(version, marker.sha256)
         )
     except (ValueError, TypeError, RecursionError):
         sound = False
@@ -58,6 +60,11 @@ def parse(raw: bytes, kind: str, version: int, public_key: bytes | None) -> Mark
     if public_key:
         signing.check(public_key, signature, marker.signed(), what)
     return marker
+
+
+def object_name(version: int, sha256: str) -> str:
+    """Of an object in the store: its version, then the first digits of its hash (hex)."""
+    return f"{version:012d}-{sha256[:16]}.pulse"
 
 
 def describe(patch: Patch, name: str, size: int, sha256: str) -> Marker:

@@ -89,9 +89,9 @@ class Publisher:
                 self.baseline[name].copy_(tensor)
         self.version = version
         if marker.kind == "patch" and self._anchor_due():
-            self._put(None, self.baseline, version, meta)
             if self.history is not None:
-                self.history.reset(version)
+                self.history.reset(version)  # first: an anchor whose answer is lost is there all the same
+            self._put(None, self.baseline, version, meta)
         self.store.retain(self.keep_anchors)
         return marker
 

@@ -10,6 +10,7 @@ from lowcomm.pulse import paper
 from lowcomm.pulse.blocks import Mode, Update, decode_block, split
 from lowcomm.pulse.errors import Corrupt, Missing, StaleBase, Unsupported
 from lowcomm.pulse.history import History, Marks, grew
+from lowcomm.pulse.overlap import refuse_overlaps
 from lowcomm.pulse.paper import differences
 from lowcomm.pulse.patch import Patch, Record, decode
 from lowcomm.pulse.state import State, Tensors, block_digest, block_digests, ordered, state_digest, tensor_digest
@@ -112,6 +113,8 @@ def _checked(
     patch = patch if isinstance(patch, Patch) else decode(patch)
     state = Tensors(tensors) if isinstance(tensors, Mapping) else tensors
     names = match(patch, state)
+    if isinstance(tensors, Mapping):
+        refuse_overlaps({name: tensors[name] for here in names.values() for name in here})
     hashes = block_digests(state, threads)
     check_base(patch, state, names, hashes)
     _check_history(patch, history)
