@@ -14,7 +14,6 @@ from lowcomm.pulse import Missing, PatchError, Publisher, Store, Subscriber
 from tests.pulse.cases import same
 from tests.pulse.test_sync import blank, weights
 
-
 MOST_BETWEEN = 12  # versions between two anchors
 
 
@@ -105,7 +104,7 @@ def drop(store: Store, rng: random.Random) -> None:
 
 
 def check_all(path: Path, last: int) -> int:
-    """Every committed version in order: what can be reached is right; returns how many could not, because an object that
+    """Every committed version in order: what can be reached is right; returns how many could not, since an object that
     `drop` took lies between them and the anchor before: at most MOST_BETWEEN for each."""
     store = Store(path)
     assert store.latest() == last

@@ -126,7 +126,8 @@ class Meters:
 
     def _bounds(self, step: int, params: Mapping[str, Tensor], now: dict[str, Tensor], lr: float) -> Values:
         """`predicted`: mean over the weights of min(1, |move| / spacing of BF16), what density should be; `below_*`:
-        share of weights smaller than the critical magnitude of a bound, the most that density could be."""
+        share of weights smaller than the critical magnitude of a bound: a mark, not a limit, as masters that have
+        gathered cross above it."""
         limits = {"effective": bounds.effective(lr)}
         if self.betas:
             limits |= {"conservative": bounds.conservative(lr, self.betas), "exact": bounds.exact(lr, self.betas, step)}
