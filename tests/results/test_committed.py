@@ -60,3 +60,12 @@ def test_links_of_the_results_page_lead_somewhere():
     text = PAGES[0].read_text()
     for target in re.findall(r"\]\(([^)#]+)", text):
         assert (PAGES[0].parent / target).exists(), target
+
+
+def test_training_with_patches_ended_at_the_weights_of_training_with_all():
+    """SmolLM2-135M, 32 steps of GRPO: whole weights in one run, patches in the other."""
+    dense, patches = (read(RECORDS / "cpu" / name)["outcome"]
+                      for name in ("pulse-curves/dense-seed0.json", "pulse-sparsity/masters-seed0.json"))  # fmt: skip
+    assert dense["weights"] == patches["weights"]
+    assert dense["steps_of"]["train/reward"] == patches["steps_of"]["train/reward"]
+    assert patches["bytes"]["verified"] == patches["bytes"]["versions"] == 33
