@@ -107,8 +107,9 @@ class GatedExchange:
         return found
 
     def begin(self, round: int, theta: dict[str, Tensor], workers: list[Worker], message: Message, tally: Tally):
-        """Exchange one bucket, `theta`. Raises on all ranks alike, before anything was averaged: FloatingPointError
-        where a worker has no finite message, Corrupt where bytes are not what that worker must have sent."""
+        """Exchange one bucket, `theta`. Raises before anything was averaged: FloatingPointError on all ranks where a
+        worker has no finite message, Corrupt on the rank that got other bytes than that worker must have sent; the
+        others stop at the next exchange, before theta moves."""
         self.workers, self.message, self.tally = {w.index: w for w in workers}, message, tally
         objects = [self._object(round, theta, worker) for worker in workers]
         self.readers = {}

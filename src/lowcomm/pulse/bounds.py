@@ -58,5 +58,6 @@ def always_visible(weight: Tensor | float, dtype: str = "bf16") -> Tensor | floa
 
 
 def critical_magnitude(bound: float, dtype: str = "bf16") -> float:
-    """The |w| above which a step of at most ``bound`` is absorbed: 256 * bound for BF16 (7.7e-4 at lr 3e-6)."""
+    """The |w| below which a step of ``bound`` away from a value of the format is always seen, above twice this never:
+    256 * bound for BF16 (7.7e-4 at lr 3e-6)."""
     return bound * 2 ** (FRACTION_BITS[dtype] + 1)

@@ -1,4 +1,8 @@
-"""Optional Ed25519 signatures. Keys are the 32 raw bytes; needs the package `cryptography` only when used."""
+"""Optional Ed25519 signatures. Keys are the 32 raw bytes; needs the package `cryptography` only when used.
+
+A signature says who wrote an object, not for which run: use one key for one store. In a store whose readers ask for
+signatures one object without stops them all, also when it is newer than what they could have read.
+"""
 
 from lowcomm.pulse.errors import Untrusted
 
