@@ -39,7 +39,7 @@ def ending(loss: float, copies: int = 2) -> dict:
     """A run of 20 steps that falls from 5 to `loss` in a straight line, with so many copies of state."""
     curve = {"step": [0, 10, 20], "loss": [5.0, (5 + loss) / 2, loss], "accuracy": [0.1, 0.5, 1 - loss / 10]}
     curve["train_loss"] = curve["loss"]
-    metrics = {"loss": loss, "train_loss": loss, "accuracy": 1 - loss / 10}
+    metrics = {"loss": loss, "train_loss": loss, "accuracy": 1 - loss / 10, "sparsity_bf16": 1 - loss / 1000}
     return make(curve=curve, metrics=metrics, memory={"parameters": 4000, "optimizer": copies * 4000, "peak": 1})
 
 
