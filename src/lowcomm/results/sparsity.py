@@ -51,7 +51,7 @@ def prediction_error(outcome: Outcome, _: Outcome | None) -> float | None:
     return None if predicted is None or measured == 0 else 100 * abs(predicted / measured - 1)
 
 
-def layout(outcome: Outcome, _: Outcome | None) -> dict[str, float]:
+def layout(outcome: Outcome) -> dict[str, float]:
     """Means of a step: bytes in the published layout, of all weights, weights changed; empty where not measured."""
     metrics, sent = outcome["metrics"], outcome["bytes"]
     if "bytes_paper" not in metrics:
@@ -64,7 +64,7 @@ def published(ratio: Callable[[dict[str, float]], float]) -> Reading:
     """A reading of the same steps' patches in the published layout, from what `layout` gives."""
 
     def reading(outcome: Outcome, _: Outcome | None) -> float | None:
-        values = layout(outcome, None)
+        values = layout(outcome)
         return ratio(values) if values else None
 
     return reading
@@ -72,7 +72,7 @@ def published(ratio: Callable[[dict[str, float]], float]) -> Reading:
 
 def of_published(outcome: Outcome, _: Outcome | None) -> float | None:
     """Bytes of the run's own patches over those of the published layout."""
-    values = layout(outcome, None)
+    values = layout(outcome)
     return outcome["bytes"]["per_version"] / values["bytes"] if values else None
 
 
