@@ -1,5 +1,6 @@
 """W logical workers give the same run on 1, 2 and 4 ranks, bit for bit, weights and metrics; resume on another P."""
 
+import os
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ from safetensors.torch import load_file
 
 from lowcomm.outer.workers import Wire
 from lowcomm.train import Stopped
-from tests.runs import ALGORITHMS, metrics, run
+from tests.runs import ALGORITHMS, TINY, metrics, run
 
 CASES = ("adamw-W4", "diloco-W4", "dareloco-W4")
 
@@ -45,6 +46,23 @@ def test_ranks_are_outside_the_mathematics(tmp_path, lone, ranks):
             weights = load_file(tmp_path / variant / "weights.safetensors")
             assert all(torch.equal(weights[n], lone[name][0][n]) for n in weights), variant
             assert metrics(tmp_path / variant) == lone[name][1], variant
+
+
+def test_the_tasks_of_a_submitit_job_are_ranks(tmp_path, lone):
+    """Its local executor starts two, as Slurm's would on its nodes, from a function that travelled as a pickle."""
+    name = "diloco-W4"
+    launcher = ["hydra/launcher=submitit_local", "hydra.launcher.tasks_per_node=2", f"hydra.sweep.dir={tmp_path}/sweep"]
+    overrides = [*TINY, *ALGORITHMS[name], f"run_dir={tmp_path}/run"]
+    command = [sys.executable, "-m", "lowcomm.train", "-m", *launcher, *overrides]
+    env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    env["MASTER_ADDR"] = "127.0.0.1"  # one of the user's own stays
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=env)
+    logs = "\n".join(path.read_text() for path in tmp_path.glob("sweep/.submitit/*/*_log.*"))
+    assert done.returncode == 0, done.stderr[-3000:] + logs[-3000:]
+    assert "global_rank=1(2)" in logs
+    weights = load_file(tmp_path / "run" / "weights.safetensors")
+    assert all(torch.equal(weights[n], lone[name][0][n]) for n in weights)
+    assert metrics(tmp_path / "run") == lone[name][1]
 
 
 def test_resume_on_another_number_of_ranks(tmp_path, lone):

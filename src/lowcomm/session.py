@@ -40,7 +40,7 @@ def check_machine(cfg: DictConfig) -> None:
 
 @contextlib.contextmanager
 def process_group(device: str) -> Iterator[None]:
-    """Join the ranks that torchrun started; do nothing when there is one process."""
+    """Join the ranks that torchrun or a submitit job started; do nothing when there is one process."""
     if "RANK" not in os.environ or dist.is_initialized():
         yield
         return
@@ -53,6 +53,19 @@ def process_group(device: str) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+
+
+def name_ranks() -> None:
+    """Give the tasks of a submitit job (`hydra/launcher=submitit_slurm`) the names that torchrun gives its ranks."""
+    if "SUBMITIT_EXECUTOR" not in os.environ or "RANK" in os.environ:
+        return
+    from submitit import JobEnvironment
+    from submitit.helpers import TorchDistributedEnvironment
+
+    if JobEnvironment().num_tasks > 1:
+        job = TorchDistributedEnvironment()
+        for name in ("master_addr", "master_port", "rank", "world_size", "local_rank", "local_world_size"):
+            os.environ.setdefault(name.upper(), str(getattr(job, name)))  # an address of the user's own stays
 
 
 @contextlib.contextmanager

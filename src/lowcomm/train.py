@@ -38,7 +38,7 @@ from lowcomm.pulse.errors import PatchError
 from lowcomm.results import record
 from lowcomm.results.describe import describe
 from lowcomm.run_dir import RunDir, run_dir_of
-from lowcomm.session import check_machine, process_group, reset_peak_memory, stop_signals, threads
+from lowcomm.session import check_machine, name_ranks, process_group, reset_peak_memory, stop_signals, threads
 from lowcomm.tracking import Tracker
 from lowcomm.training import Rounds, check_finite, check_weights, tensor_bytes
 from lowcomm.workloads import Workload
@@ -169,6 +169,7 @@ def main(cfg: DictConfig) -> float:
     """The command: one configuration, trained; mistakes and interruptions end in one line. Returns the loss for
     sweeps.
     """
+    name_ranks()
     with one_line(OSError, SafetensorError, ConsensusError, PatchError):
         result = run(cfg, list(HydraConfig.get().overrides.task))
     return final_loss(result, run_dir_of(cfg))

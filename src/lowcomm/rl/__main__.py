@@ -16,7 +16,9 @@ def main(cfg: DictConfig) -> float:
     from lowcomm.rl.outer_launch import launch, launches
     from lowcomm.rollout.dispatcher import RolloutError
     from lowcomm.run_dir import run_dir_of
+    from lowcomm.session import name_ranks
 
+    name_ranks()
     overrides = list(HydraConfig.get().overrides.task)
     with one_line(OSError, RolloutError, PatchError, ConsensusError):
         if launches(cfg):
