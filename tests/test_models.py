@@ -42,6 +42,7 @@ COUNTS = {
     "gemma-3-4b": 3_880_263_168,
     "qwen-nano": 928_384,
     "qwen-nano-sums": 896_640,
+    "qwen-nano-sums-1500": 896_640,
     "smollm2-135m": 134_515_008,
     "vit-tiny": 665_994,
     "vit-ti16": 5_717_416,
@@ -60,7 +61,7 @@ def load(name: str) -> ModelConfig:
     model = OmegaConf.load(CONF / f"model/{name}.yaml")
     for base in model.pop("defaults", []):
         model = OmegaConf.merge(OmegaConf.load(CONF / f"model/{base}.yaml"), model)
-    size = 264 if name == "qwen-nano-sums" else 512  # it writes bytes
+    size = 264 if name.startswith("qwen-nano-sums") else 512  # it writes bytes
     cfg = OmegaConf.create({"workload": {"vocab_size": size, **images}, "model": model})
     plain = OmegaConf.to_container(cfg, resolve=True)["model"]
     return OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), plain))
