@@ -1,6 +1,7 @@
 """The page of the papers' claims: what it points at, what each line says, what is counted."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,9 @@ from lowcomm.results.counts import count
 from lowcomm.results.experiment import load, names, parse
 from lowcomm.results.headlines import CLAIMS, Headline, line, read_headlines
 from lowcomm.results.page import fields, remember
+from lowcomm.results.readme import BEGIN, END, filled, row
 from lowcomm.results.summary import summarise
+from lowcomm.results.tables import markdown
 from tests.results.synthetic import ending, fill, put
 
 # Headlines may wait for these experiments and for no other. Strike out what is there.
@@ -52,6 +55,7 @@ def test_no_number_of_a_paper_is_typed_in_the_list():
         ("experiment: gpa/table2", "deployment: true, experiment: gpa/table2", "one of them"),
         ("experiment: gpa/table2", "experiment: isoloco/table2", "lies in none of gpa"),
         ("cells:", "cels:", "cels"),
+        ("paper: gpa", "paper: gpa, readme_cells: [adamw/loss]", "'adamw/loss' is none of its cells"),
     ],
 )
 def test_a_mistake_in_the_list_is_named(tmp_path, old, new, message):
@@ -74,11 +78,16 @@ def test_a_line_has_the_papers_value_ours_and_the_verdict_of_the_table(tmp_path)
     records = tmp_path / "paper_figures" / "records"
     fill(records, "gpa/table2", {"adamw": 3.0, "gpa-h8": 2.8})
     shown = show(STEPS, records)
-    assert shown.paper.startswith("8.71 % (abstract, v2, v3)")
-    assert re.fullmatch(r"GPA, best H: 9\.\d\d ± \d\.\d\d \[10\.\d\d\] %", shown.ours)
+    assert shown.paper.startswith("8.71 (abstract, v2, v3)")
+    assert shown.measured == "fewer steps to the baseline's validation loss (%): GPA, best H"
+    assert re.fullmatch(r"9\.\d\d ± \d\.\d\d", shown.ours)
+    assert shown.held == "2 of 2 rows, 5 not run", "that of H = 8, and the best, which is the same"
     assert (shown.scale, shown.n, shown.status) == ("cpu", "3", "same order")
-    assert "[table](tables/gpa-table2.md), [cpu/gpa-table2](records/cpu/gpa-table2)" in shown.more
-    assert "`python -m lowcomm.reproduce experiment=gpa/table2 scale=cpu`" in shown.more
+    table = "tables/gpa-table2.md"
+    assert shown.more == f"[table]({table}), records [gpa-table2](records/cpu/gpa-table2), [command]({table}#scale-cpu)"
+    page = markdown("gpa/table2", ["cpu"], records.parent / "tables", records)
+    assert "## Scale: cpu" in page, "where the link to the command leads"
+    assert "`python -m lowcomm.reproduce experiment=gpa/table2 scale=cpu`" in page
 
     fill(records, "gpa/table2", {"adamw": 3.0, "gpa-h8": 3.2})
     assert show(STEPS, records).status == "[differs](../DEVIATIONS.md#gpa-table2)"
@@ -90,11 +99,11 @@ def test_what_was_not_run_has_its_command_and_cost(tmp_path):
     grid = load("gpa/table2").scales["cpu"]
     runs = sum(r.overrides != [] and r.row in grid.rows for r in load("gpa/table2").rows)
     runs *= len(grid.tune.values) + len(grid.seeds) - 1
-    said = re.search(r"scale=cpu`: (\d+) runs, about ([\d.]+) h on one core$", shown.more)
+    said = re.search(r"#scale-cpu\) \((\d+) runs, about ([\d.]+) h on one core\)$", shown.more)
     assert int(said[1]) == runs
     assert float(said[2]) == pytest.approx(runs * grid.seconds / 3600, abs=0.05)
     large = Headline(paper="gpa", text="t", experiment="gpa/table2-1b", claims=["GPA ends below AdamW"])
-    assert "scale=paper`" in show(large, tmp_path / "records").more, "not planned at a smaller scale"
+    assert "#scale-paper)" in show(large, tmp_path / "records").more, "not planned at a smaller scale"
 
 
 def test_the_largest_scale_that_was_run_speaks(tmp_path):
@@ -134,8 +143,63 @@ def test_pairs_are_counted_in_the_line(tmp_path):
     fill(tmp_path, "isoloco/table2", {"diloco-r1": 3.0, "isoloco-r1": 2.9, "diloco-r8": 3.0, "isoloco-r8": 3.2})
     text = "IsoLoCo ends below DiLoCo at the same R"
     shown = show(Headline(paper="isoloco", text="t", experiment="isoloco/table2", claims=[text]), tmp_path)
-    assert f"{text}: 1 of 2 pairs, 4 not run" in shown.ours
+    assert shown.held == "1 of 2 pairs, 4 not run"
     assert shown.n == "3"
+
+
+def test_of_several_claims_those_that_do_not_hold_are_named(tmp_path):
+    """Values once, the paper's and ours in the order of the names; what fails with its count or its numbers."""
+    fill(
+        tmp_path,
+        "isoloco/table2",
+        {"diloco-r1": 3.0, "isoloco-r1": 2.9, "diloco-r8": 3.0, "isoloco-r8": 3.2, "dp": 2.95},
+    )
+    cells = [f"{rule}-{r}/loss" for rule in ("diloco", "isoloco") for r in ("r1", "r8", "r128")]
+    texts = [f"IsoLoCo ends below {what}" for what in ("DiLoCo at the same R", "Iso-C at the same R")]
+    texts += [
+        "IsoLoCo with four workers or fewer ends below data parallel",
+        "the gain of IsoLoCo over DiLoCo grows with R",
+    ]
+    headline = Headline(paper="isoloco", text="t", experiment="isoloco/table2", claims=texts, cells=cells)
+    shown = show(headline, tmp_path)
+    assert shown.measured == "final validation loss (nats): DiLoCo, R = 1 / 8 / 128; IsoLoCo, R = 1 / 8 / 128"
+    assert shown.paper == "2.869 / 2.95 / 3.355; 2.842 / 2.889 / 3.16 (Table 2, v1)"
+    assert shown.ours == "3.0100 ± 0.0100 / 3.0100 ± 0.0100 / —; 2.9100 ± 0.0100 / 3.2100 ± 0.0100 / —"
+    lost = "not: IsoLoCo ends below DiLoCo at the same R (1 of 2 pairs, 4 not run)"
+    gain = "gain of IsoLoCo, R = 1 / 8: 3.3 / -6.6 %, larger in 0 of 1 steps"
+    assert shown.held == f"2 of 3 pairs, 12 not run; {lost}; {gain}"
+
+
+def test_a_comparison_says_its_values_unless_they_stand_beside_it(tmp_path):
+    fill(tmp_path, "gpa/table2", {"adamw": 3.0, "gpa-h8": 2.8})
+    told = {}
+    for cells in ([], ["gpa-best/loss", "adamw/loss"]):
+        headline = Headline(
+            paper="gpa", text="t", experiment="gpa/table2", claims=["GPA ends below AdamW"], cells=cells
+        )
+        told[len(cells)] = show(headline, tmp_path).held
+    assert told[2] == "difference -0.2000 ± 0.0000, better with 3 of 3 seeds"
+    assert told[0] == f"GPA, best H 2.8100, AdamW 3.0100; {told[2]}"
+
+
+def test_the_readmes_table_has_the_numbers_alone_and_its_status(tmp_path):
+    records = tmp_path / "paper_figures" / "records"
+    fill(records, "gpa/table2", {"adamw": 3.0, "gpa-h8": 3.2})
+    headline = replace(STEPS, claims=["GPA ends below AdamW"], cells=["gpa-best/loss", "adamw/loss"], readme="below")
+    shown = row(headline, remember(records), "paper_figures")
+    link = "[below](paper_figures/tables/gpa-table2.md)"
+    assert shown == [link, "3.0908 / —", "3.2100 / 3.0100", "[differs](DEVIATIONS.md#gpa-table2)"]
+    assert row(replace(headline, experiment="gpa/table2-1b"), remember(records), "p")[2:] == ["—", "not run"]
+
+
+def test_the_readmes_table_needs_its_marks(tmp_path):
+    summary = remember(tmp_path)
+    text = filled(f"before\n{BEGIN}\nwhat was there\n{END}\nafter\n", summary, tmp_path / "paper_figures" / "records")
+    assert text.startswith(f"before\n{BEGIN}\n| claim |")
+    assert text.endswith(f"|\n{END}\nafter\n")
+    assert "what was there" not in text
+    with pytest.raises(ValueError, match="put both lines back"):
+        filled("before\nafter\n", summary, tmp_path)
 
 
 COUNTED = """

@@ -1,7 +1,10 @@
+from dataclasses import replace
+
 import pytest
 
 from lowcomm.results.cell import DIFFERS, MATCHES, MEASURED, NOT_RUN, SAME
-from lowcomm.results.experiment import load
+from lowcomm.results.claims import single
+from lowcomm.results.experiment import Claim, load
 from lowcomm.results.grid import tuning_runs
 from lowcomm.results.render import render
 from lowcomm.results.summary import summarise
@@ -59,7 +62,7 @@ def test_an_average_over_seeds_that_missed_the_target_is_not_shown(tmp_path):
 def test_scales_do_not_mix(tmp_path):
     fill(tmp_path, "gpa/table2", {"adamw": 3.0}, scale="smoke")
     fill(tmp_path, "gpa/table2", {"gpa-h8": 2.0}, scale="cpu")
-    assert cell(table("gpa/table2", "cpu", tmp_path), "GPA, H = 8").status == NOT_RUN, "nothing to compare with"
+    assert cell(table("gpa/table2", "cpu", tmp_path), "GPA, H = 8").status == MEASURED, "nothing to compare with"
     assert cell(table("gpa/table2", "smoke", tmp_path), "AdamW").ours == "3.0000 (n = 1)"
     page = markdown("gpa/table2", ["cpu", "paper"], tmp_path, tmp_path)
     assert "3.0000" not in page
@@ -159,10 +162,10 @@ def test_a_row_whose_value_the_paper_does_not_print_is_measured_and_equals_nothi
 def test_pairs_of_one_claim_are_counted_under_one_line(tmp_path):
     fill(tmp_path, "isoloco/table2", {"diloco-r1": 3.0, "isoloco-r1": 2.9, "diloco-r8": 3.0, "isoloco-r8": 3.2})
     page = markdown("isoloco/table2", ["cpu"], tmp_path, tmp_path)
-    text = "IsoLoCo ends below DiLoCo at the same R (loss): **differs**, 1 of 2 pairs, 4 not run"
+    text = "IsoLoCo ends below DiLoCo at the same R (final validation loss): **differs**, 1 of 2 pairs, 4 not run"
     assert f"- {text}\n  - same order. IsoLoCo, R = 1 2.9100" in page
-    assert page.count("IsoLoCo ends below DiLoCo at the same R (loss)") == 1
-    assert "Iso-C gets worse with every doubling of R (loss): **not run**, 5 pairs\n" in page
+    assert page.count("IsoLoCo ends below DiLoCo at the same R (final validation loss)") == 1
+    assert "Iso-C gets worse with every doubling of R (final validation loss): **not run**, 5 pairs\n" in page
 
 
 @pytest.mark.parametrize(("loss", "status"), [(3.02, SAME), (3.2, DIFFERS)])
@@ -181,8 +184,6 @@ def test_a_number_without_a_unit_has_none_in_its_heading(tmp_path):
 
 def test_what_a_run_did_not_take_is_not_measured_and_no_target_missed(tmp_path, monkeypatch):
     """Two of three seeds measured it: their mean; none did: the status says so, and nothing reads as a failure."""
-    from dataclasses import replace
-
     from lowcomm.results import summary
     from lowcomm.results.cell import UNMEASURED
 
@@ -200,3 +201,26 @@ def test_what_a_run_did_not_take_is_not_measured_and_no_target_missed(tmp_path, 
         row = next(c for c in cells if c.row.row == "gpa-h8" and c.measure == "fewer_steps_pct")
         assert (row.status == UNMEASURED, len(row.values)) == (n == 0, n)
         assert "not reached" not in cell(table("gpa/table2", "cpu", tmp_path), "GPA, H = 8", "fewer_steps_pct").ours
+
+
+def test_each_row_of_a_bound_or_of_a_sign_is_judged(tmp_path):
+    """Of two rows one reaches the baseline's loss, one does not: 1 of 2, and each cell says which."""
+    fill(tmp_path, "gpa/table2", {"adamw": 3.0, "gpa-h8": 2.8, "gpa-h16": 3.2})
+    experiment = load("gpa/table2")
+    verdicts = [v for v in summarise(experiment, "cpu", tmp_path)[1] if v.claim.kind == "positive"]
+    found = {v.claim.rows[0]: v.status for v in verdicts if v.status != NOT_RUN}
+    assert found == {"gpa-best": SAME, "gpa-h8": SAME, "gpa-h16": DIFFERS}
+    lines = table("gpa/table2", "cpu", tmp_path)
+    assert cell(lines, "GPA, H = 8", "fewer_steps_pct").status == SAME
+    assert cell(lines, "GPA, H = 16", "fewer_steps_pct").status.startswith(DIFFERS)
+    assert "2 of 3 rows, " in markdown("gpa/table2", ["cpu"], tmp_path, tmp_path)
+
+
+def test_close_goes_by_partners_or_by_one_row_with_each():
+    claim = Claim(text="t", kind="close", rows=["a", "b"], than=["c", "d"])
+    here = {"a", "b", "c", "d"}
+    pairs = lambda claim: [(*c.rows, *c.than) for c in single(claim, here)]  # noqa: E731
+    assert pairs(claim) == [("a", "c"), ("b", "d")]
+    assert pairs(replace(claim, rows=["a"])) == [("a", "c"), ("a", "d")]
+    assert pairs(replace(claim, than=["c"])) == [("a", "c"), ("b", "c")]
+    assert single(claim, {"a", "b", "c"})[0].rows == ["a"], "only pairs that the scale has"

@@ -8,7 +8,7 @@ from lowcomm.results.measures import MEASURES
 from lowcomm.results.reported import Reported
 
 MATCHES, SAME, DIFFERS, NOT_RUN = "matches", "same order", "differs", "not run"
-MEASURED, REPORTED = "measured", "reported"  # a measure that no claim is about; a row of the literature
+MEASURED, REPORTED = "measured", "reported"  # no claim is about it, or its partner was not run; a row of the literature
 UNMEASURED = "not measured"  # run, but this was not taken
 
 

@@ -1,6 +1,7 @@
 """A paper's claim held against the numbers of one table; it can fail, pair by pair."""
 
 import math
+import re
 import statistics
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,8 @@ class Verdict:
     measure: str
     status: str
     said: str = ""
+    brief: str = ""  # the same without the values of the rows in `of`, for where these stand already
+    of: tuple[str, ...] = ()  # the rows that decided
 
 
 def worst(statuses: list[str]) -> str:
@@ -28,17 +31,25 @@ def worst(statuses: list[str]) -> str:
 
 
 def single(claim: Claim, here: set[str]) -> list[Claim]:
-    """A claim about pairs as one claim for each pair that the scale has; any other claim is itself."""
-    if claim.kind not in ("pairs", "widens"):
+    """A claim about each of several rows or pairs as one for each that the scale has; any other claim is itself.
+
+    The pairs of `close` are partners where both lists are of one length, else the one row with each of the others.
+    """
+    if claim.kind in ("positive", "reaches"):
+        return [replace(claim, rows=[name]) for name in claim.rows if name in here]
+    if claim.kind not in ("pairs", "widens", "close"):
         return [claim]
-    pairs = [(a, b) for a, b in zip(claim.rows, claim.than, strict=True) if a in here and b in here]
-    if claim.kind == "pairs":
-        return [replace(claim, kind="better", rows=[a], than=[b]) for a, b in pairs]
+    longest = max(len(claim.rows), len(claim.than))
+    rows, than = (names * longest if len(names) == 1 else names for names in (claim.rows, claim.than))
+    pairs = [(a, b) for a, b in zip(rows, than, strict=True) if a in here and b in here]
+    if claim.kind != "widens":
+        kind = "better" if claim.kind == "pairs" else "close"
+        return [replace(claim, kind=kind, rows=[a], than=[b]) for a, b in pairs]
     return [replace(claim, rows=[a for a, _ in pairs], than=[b for _, b in pairs])] if len(pairs) > 1 else []
 
 
 def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Verdict:
-    """Hold one claim against the cells of one measure."""
+    """Hold one claim, as `single` has it, against the cells of one measure."""
     mine = [cells[n, measure] for n in claim.rows if cells[n, measure].values]
     verdict = partial(Verdict, claim, measure)
     if not mine:
@@ -48,44 +59,43 @@ def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Ver
         if not off:
             return verdict(NOT_RUN, "the paper's value is not known")
         said = f"largest difference {max(off):.2g}, tolerance {claim.tolerance:g}"
-        return verdict(MATCHES if max(off) <= claim.tolerance else DIFFERS, said)
-    kind = MEASURES[measure]
-    sign = 1 if kind.lower else -1
+        return verdict(MATCHES if max(off) <= claim.tolerance else DIFFERS, said, said)
+    if claim.kind in ("positive", "reaches"):
+        return verdict(*bounded(claim, measure, mine[0]))
     if claim.kind == "widens":
         return verdict(*widening(claim, measure, cells))
-    reached = [c for c in mine if c.mean is not None]
-    if claim.kind == "reaches":
-        worst_of = max(mine, key=lambda c: math.inf if c.mean is None else sign * c.mean)
-        ok = worst_of.mean is not None and sign * worst_of.mean <= sign * claim.bound
-        shown = "not reached" if worst_of.mean is None else number(worst_of.mean, measure)
-        said = f"worst: {worst_of.row.method}, {shown}; bound {number(claim.bound, measure)}"
-        return verdict(SAME if ok else DIFFERS, said)
-    if claim.kind == "positive":
-        if not reached:
-            return verdict(DIFFERS, "not reached")
-        best = max(reached, key=lambda c: c.mean)
-        return verdict(SAME if best.mean > 0 else DIFFERS, f"{best.row.method}: {number(best.mean, measure)}")
     theirs = [cells[n, measure] for n in claim.than if cells[n, measure].values]
     if not theirs:
         return verdict(NOT_RUN)
+    sign = 1 if MEASURES[measure].lower else -1
+    reached, others = ([c for c in group if c.mean is not None] for group in (mine, theirs))
     if not reached:
         return verdict(DIFFERS, "not reached")
-    others = [c for c in theirs if c.mean is not None]
     best = min(reached, key=lambda c: sign * c.mean)
-    if claim.kind == "close" and others:
-        other = min(others, key=lambda c: sign * c.mean)
-        ours, other_mean = means(best, other)
-        near = sign * (ours - other_mean) <= claim.tolerance * abs(other_mean)
-        return verdict(SAME if near else DIFFERS, compare(best, other, measure))
     if not others:
         return verdict(SAME, f"{best.row.method} reaches it, the others do not")
     other = min(others, key=lambda c: sign * c.mean)
     ours, other_mean = means(best, other)
-    return verdict(SAME if sign * (ours - other_mean) < 0 else DIFFERS, compare(best, other, measure))
+    gap = sign * (ours - other_mean)
+    holds = gap <= claim.tolerance * abs(other_mean) if claim.kind == "close" else gap < 0
+    values, difference = compare(best, other, measure)
+    decided = (best.row.row, other.row.row)
+    return verdict(SAME if holds else DIFFERS, f"{values}; {difference}", difference, decided)
+
+
+def bounded(claim: Claim, measure: str, cell: Cell) -> tuple[str, str, str, tuple[str]]:
+    """A row that is to be above zero, or at a bound or better; one that missed its target is neither."""
+    positive, sign = claim.kind == "positive", 1 if MEASURES[measure].lower else -1
+    target = "above zero" if positive else f"bound {number(claim.bound, measure)}"
+    if cell.mean is None:
+        return DIFFERS, f"{cell.row.method}: not reached; {target}", target, (cell.row.row,)
+    holds = cell.mean > 0 if positive else sign * cell.mean <= sign * claim.bound
+    said = f"{cell.row.method}: {number(cell.mean, measure)}{'' if positive else f'; {target}'}"
+    return (SAME if holds else DIFFERS), said, target, (cell.row.row,)
 
 
 def grouped(verdicts: list[Verdict]) -> list[list[Verdict]]:
-    """The verdicts of one claim and measure together, in their order: one for a plain claim, one a pair for `pairs`."""
+    """The verdicts of one claim and measure together, in their order: one for a plain claim, else one a row or pair."""
     groups: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in verdicts:
         groups.setdefault((verdict.claim.text, verdict.measure), []).append(verdict)
@@ -93,14 +103,17 @@ def grouped(verdicts: list[Verdict]) -> list[list[Verdict]]:
 
 
 def tally(verdicts: list[Verdict]) -> str:
-    """Of several pairs, how many are as claimed: `3 of 4 pairs, 2 not run`. Empty for a claim that is one."""
+    """Of several, how many are as claimed: `3 of 4 pairs, 2 not run`. Empty for a claim that is one."""
+    verdicts = [v for v in verdicts if v.status != NOT_RUN or not v.said]  # run, but nothing to hold it against
     if len(verdicts) < 2:
         return ""
+    kinds = {bool(v.claim.than) for v in verdicts}
+    things = "checks" if len(kinds) == 2 else "pairs" if kinds == {True} else "rows"
     run = [v for v in verdicts if v.status != NOT_RUN]
     if not run:
-        return f"{len(verdicts)} pairs"
+        return f"{len(verdicts)} {things}"
     missing = f", {len(verdicts) - len(run)} not run" if len(run) < len(verdicts) else ""
-    return f"{sum(v.status != DIFFERS for v in run)} of {len(run)} pairs{missing}"
+    return f"{sum(v.status != DIFFERS for v in run)} of {len(run)} {things}{missing}"
 
 
 def shared(*cells: Cell) -> list[int]:
@@ -114,31 +127,46 @@ def means(*cells: Cell) -> list[float]:
     return [statistics.fmean(c.values[s] for s in seeds) if seeds else c.mean for c in cells]
 
 
-def widening(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> tuple[str, str]:
+def widening(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> tuple[str, str, str]:
     """Status and the gains of all pairs that were run, in per cent of the partner's value, on the seeds of all."""
     pairs = [(cells[a, measure], cells[b, measure]) for a, b in zip(claim.rows, claim.than, strict=True)]
     run = [(a, b) for a, b in pairs if a.values and b.values and a.mean is not None and b.mean is not None]
     if len(run) < 2:
-        return NOT_RUN, ""
+        return NOT_RUN, "", ""
     sign = 1 if MEASURES[measure].lower else -1
     involved = [c for pair in run for c in pair]
     values = means(*involved)
     gains = [100 * sign * (b - a) / b for a, b in zip(values[::2], values[1::2], strict=True)]
     grows = [after > before for before, after in pairwise(gains)]
-    said = ", ".join(f"{a.row.method} {g:.2f} %" for (a, _), g in zip(run, gains, strict=True))
-    said += f"; larger than before in {sum(grows)} of {len(grows)} steps, seeds shared by all: {len(shared(*involved))}"
-    return (SAME if all(grows) else DIFFERS), said
+    methods = [a.row.method for a, _ in run]
+    steps = f"in {sum(grows)} of {len(grows)} steps"
+    said = ", ".join(f"{name} {g:.2f} %" for name, g in zip(methods, gains, strict=True))
+    brief = f"gain of {together(methods)}: {' / '.join(f'{g:.1f}' for g in gains)} %, larger {steps}"
+    said += f"; larger than before {steps}, seeds shared by all: {len(shared(*involved))}"
+    return (SAME if all(grows) else DIFFERS), said, brief
 
 
-def compare(a: Cell, b: Cell, measure: str) -> str:
-    """`A 3.41, B 3.43; difference -0.020 ± 0.004, better with 3 of 3 seeds`: all of it on the seeds that both have."""
+def together(names: list[str]) -> str:
+    """Names with what they all begin with, up to a separator, said once: `DiLoCo, R = 1 / 2 / 4`."""
+    start = stem(names[0])
+    rest = names if any(stem(n) != start for n in names) else [names[0], *(n.removeprefix(start) for n in names[1:])]
+    return " / ".join(rest)
+
+
+def stem(name: str) -> str:
+    """All of a name but the part after its last separator; empty for a name of one part."""
+    return re.match(r"(.*( = |, |: ))?", name)[0]
+
+
+def compare(a: Cell, b: Cell, measure: str) -> tuple[str, str]:
+    """`A 3.41, B 3.43` and `difference -0.020 ± 0.004, better with 3 of 3 seeds`: all on the seeds that both have."""
     sign = 1 if MEASURES[measure].lower else -1
     seeds, (left, right) = shared(a, b), means(a, b)
     gaps = [a.values[s] - b.values[s] for s in seeds]
     spread = f" ± {number(statistics.stdev(gaps), measure)}" if len(gaps) > 1 else ""
-    text = f"{a.row.method} {number(left, measure)}, {b.row.method} {number(right, measure)}"
+    values = f"{a.row.method} {number(left, measure)}, {b.row.method} {number(right, measure)}"
     if not gaps:
-        return f"{text}; no seed in common"
+        return values, "no seed in common"
     wins, which = sum(sign * g < 0 for g in gaps), "" if a.values.keys() == b.values.keys() else " that both have"
     difference = f"{number(statistics.fmean(gaps), measure)}{spread}"
-    return f"{text}; difference {difference}, better with {wins} of {len(gaps)} seeds{which}"
+    return values, f"difference {difference}, better with {wins} of {len(gaps)} seeds{which}"

@@ -59,10 +59,10 @@ class Claim:
     better: the best of `rows` has a better mean of the measure than the best of `than`
     pairs: each of `rows` has a better mean than its partner in `than`; one verdict a pair
     widens: the gain of `rows` over their partners in `than`, in per cent, is larger for each pair than the one before
-    positive: the measure is above zero for the best of `rows`
-    close: the best of `rows` is not worse than the best of `than` by more than `tolerance`, a fraction of the latter
+    positive: the measure is above zero; one verdict for each of `rows`
+    close: not worse than the partner in `than` by more than `tolerance`, a fraction of the latter; one verdict a pair
     equal: each of `rows` is within `tolerance` of its reported value
-    reaches: each of `rows` has a mean of `bound` or better
+    reaches: a mean of `bound` or better; one verdict for each of `rows`
     """
 
     text: str = MISSING
@@ -171,8 +171,9 @@ def check(experiment: Experiment) -> None:
         compares = claim.kind in ("better", "pairs", "widens", "close")
         need(compares == bool(claim.than), f"claim '{claim.text}': `than` goes with better, pairs, widens and close")
         need((claim.kind == "reaches") == (claim.bound is not None), f"claim '{claim.text}': bound goes with reaches")
-        paired = claim.kind in ("pairs", "widens")
-        need(not paired or len(claim.rows) == len(claim.than), f"claim '{claim.text}': rows and than are no pairs")
+        lengths = (len(claim.rows), len(claim.than))
+        paired = claim.kind in ("pairs", "widens") or (claim.kind == "close" and 1 not in lengths)
+        need(not paired or len(set(lengths)) == 1, f"claim '{claim.text}': rows and than are no pairs")
     for measure in experiment.context:
         need(measure in experiment.measures, f"context '{measure}' is none of the measures")
     claimed = [] if experiment.collection else [m for m in experiment.measures if m not in experiment.context]

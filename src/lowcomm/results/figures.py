@@ -2,6 +2,7 @@
 
 import statistics
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from lowcomm.results.cell import Cell
 from lowcomm.results.experiment import Experiment, home, load, tune_of
 from lowcomm.results.grid import tuning_runs
-from lowcomm.results.measures import MEASURES, Measure
+from lowcomm.results.measures import MEASURES, Measure, small
 from lowcomm.results.record import RECORDS, read
 from lowcomm.results.summary import summarise
 from lowcomm.results.wire_figures import DRAW as WIRE
@@ -28,7 +29,7 @@ STYLE = {
     "grid.color": "#e6e6e6",
     "grid.linewidth": 0.7,
     "lines.linewidth": 1.7,
-    "legend.frameon": False,
+    "legend.edgecolor": "none",  # a plain ground: a legend may lie over lines
     "legend.fontsize": 8,
     "svg.hashsalt": "lowcomm",
 }
@@ -52,14 +53,13 @@ def figure(name: str, scale: str = "cpu", records: Path = RECORDS) -> Figure | N
     if not panels or not any(cell.values for cell in cells):
         return None
     with plt.rc_context(STYLE):
-        drawing, axes = plt.subplots(
-            1, len(panels), figsize=(sum(p.get("width", 4.4) for _, p in panels), 3.4), squeeze=False
-        )
+        width = sum(p.get("width", 4.4) for _, p in panels)
+        drawing, axes = plt.subplots(1, len(panels), figsize=(width, 3.6), squeeze=False)
         for ax, (draw, panel) in zip(axes[0], panels, strict=True):
             draw(ax, experiment, panel, cells, scale, records)
         ran = ", ".join(models(cells, records))
         title = f"{experiment.title} · scale {scale}" + (f": {ran}" if ran else "")
-        drawing.suptitle(title, fontsize=10, x=0.01, ha="left")
+        drawing.suptitle(fill(title, int(13 * width), break_on_hyphens=False), fontsize=10, x=0.01, ha="left")
         plt.close(drawing)
     return drawing
 
@@ -105,13 +105,16 @@ def curves(
         if name == experiment.baseline:
             ax.axhline(middle[-1], color=line.get_color(), linewidth=0.9, linestyle=":")
     zoom(ax, kind, tops)
+    if kind.unit == "%":  # a deviation may lead out of what a share can be
+        low, high = ax.get_ylim()
+        ax.set_ylim(max(low, -2), min(high, 102))
     ax.set(xlabel="optimizer steps", ylabel=NAMES[column])
     ax.legend()
 
 
 def axis(kind: Measure) -> str:
-    """The measure's label as an axis has it."""
-    return kind.label[0].lower() + kind.label[1:]
+    """The measure's label as an axis has it, in lines that fit its height."""
+    return fill(small(kind.label), 36)
 
 
 def zoom(ax: Axes, kind: Measure, ends: list[tuple[float, float]]) -> None:
@@ -176,16 +179,22 @@ def tuning(
 
 
 def bars(ax: Axes, experiment: Experiment, panel: dict[str, Any], cells: list[Cell], scale: str, records: Path) -> None:
-    """One bar a row."""
+    """One bar a row, lying, in the order of the table; a stroke is one sample standard deviation to both sides."""
     shown = [c for n in panel["rows"] if (c := pick(cells, n, panel["measure"]))]
     kind = MEASURES[panel["measure"]]
-    names = [c.row.method for c in shown]
-    drawn = ax.bar(
-        names, [kind.scale * c.mean for c in shown], 0.6, color=[COLORS.get(c.row.series, "#999999") for c in shown]
+    drawn = ax.barh(
+        [c.row.method for c in shown],
+        [kind.scale * c.mean for c in shown],
+        0.6,
+        xerr=[kind.scale * (c.spread or 0) for c in shown],
+        error_kw={"linewidth": 1},
+        color=[COLORS.get(c.row.series, "#999999") for c in shown],
     )
-    ax.bar_label(drawn, [f"{kind.scale * c.mean:.{kind.digits}f}" for c in shown], padding=2)
-    ax.grid(axis="x", visible=False)
-    ax.set(ylabel=f"state ({kind.unit})")
+    ax.bar_label(drawn, [f"{kind.scale * c.mean:.{kind.digits}f}" for c in shown], padding=3, fontsize=8)
+    ax.invert_yaxis()
+    ax.margins(x=0.16)
+    ax.grid(axis="y", visible=False)
+    ax.set(xlabel=axis(kind))
 
 
 DRAW = {"curves": curves, "lines": lines, "tuning": tuning, "bars": bars, **WIRE}

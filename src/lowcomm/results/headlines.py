@@ -1,4 +1,4 @@
-"""The papers' headline claims on one page: `conf/claims.yaml` names them, the verdicts of the tables judge them.
+"""The papers' headline claims: `conf/claims.yaml` names them, the verdicts of the tables judge them.
 
 Nothing is judged and no value is typed here. A headline points at an experiment: which of its claims decide, and which
 of its cells show the paper's value and ours. One whose experiment is not there yet is shown as *not run*.
@@ -12,13 +12,12 @@ from omegaconf import MISSING, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lowcomm.results.cell import DIFFERS, NOT_RUN, SAME, Cell
-from lowcomm.results.claims import Verdict, grouped, tally, worst
-from lowcomm.results.cost import command, estimate
+from lowcomm.results.claims import Verdict, grouped, worst
+from lowcomm.results.cost import duration, missing
 from lowcomm.results.experiment import Experiment, load, names
-from lowcomm.results.measures import MEASURES
+from lowcomm.results.phrases import NONE, held, measured, ours, printed, values
 from lowcomm.results.record import ROOT
 from lowcomm.results.summary import Summary
-from lowcomm.results.tables import value
 
 CLAIMS = ROOT / "conf" / "claims.yaml"
 SCALES = ("paper", "gpu", "cpu")  # the largest at which something was run speaks
@@ -43,6 +42,8 @@ class Headline:
     cells: list[str] = field(default_factory=list)  # <row>/<measure>: the paper's value and ours
     check: str | None = None  # in place of an experiment: the test or benchmark that shows it
     deployment: bool = False  # in place of both: decided by paper_figures/deployment (lowcomm.deploy)
+    readme: str | None = None  # the claim in a few words, where it stands in the README's table
+    readme_cells: list[str] | None = None  # those of `cells` that it shows there; null: all
 
 
 @dataclass
@@ -58,8 +59,10 @@ class Line:
     """One headline as the page shows it; all Markdown."""
 
     text: str
-    paper: str = "—"
+    measured: str = ""
+    paper: str = NONE
     ours: str = ""
+    held: str = ""
     scale: str = ""
     n: str = ""
     status: str = NOT_RUN
@@ -105,6 +108,8 @@ def check(headline: Headline, papers: dict[str, Paper], file: str) -> None:
         row, _, measure = cell.partition("/")
         known = row in [r.row for r in experiment.rows] and measure in experiment.measures
         need(known, f"{experiment.name} has no row and measure '{cell}'")
+    for cell in headline.readme_cells or []:
+        need(cell in headline.cells, f"readme_cells: '{cell}' is none of its cells")
 
 
 def line(headline: Headline, summary: Summary, records: Path) -> Line:
@@ -121,24 +126,36 @@ def line(headline: Headline, summary: Summary, records: Path) -> Line:
         return Line(headline.text, "not entered yet", more=needs)
     experiment = load(headline.experiment)
     scale, cells, groups = spoken(headline, experiment, summary)
-    chosen = [c for name in headline.cells for c in cells if f"{c.row.row}/{c.measure}" == name]
-    statuses = [v.status for group in groups for v in group]
-    status = worst(statuses)
+    chosen = named(headline.cells, cells)
+    status = worst([v.status for group in groups for v in group])
     judged = {(n, v.measure) for group in groups for v in group for n in v.claim.rows + v.claim.than}
     used = chosen + [c for c in cells if (c.row.row, c.measure) in judged]
-    shown = Line(headline.text, paper_values(chosen), scale=scale, status=status)
+    shown = Line(headline.text, measured(chosen), values(chosen, printed(chosen)), scale=scale, status=status)
     shown.more = links(experiment, scale, used, records)
     if status == NOT_RUN:
-        shown.more += f"; {estimate(experiment, scale, records)}" if scale else "; no claim there decides it yet"
+        shown.more += f" {cost(experiment, scale, records)}" if scale else "; no claim there decides it yet"
         return shown
-    shown.ours = ours(groups, chosen)
+    shown.ours, shown.held = values(chosen, ours), held(groups, chosen)
     counts = sorted({len(c.values) for c in used if c.values})
     shown.n = "exact" if experiment.computed else "–".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    if status == DIFFERS:
-        target = os.path.relpath(records.parents[1] / "DEVIATIONS.md", records.parent)
-        shown.status = f"[{status}]({target}#{experiment.folder})"
-    shown.more += "; `python -m lowcomm.results`" if experiment.computed else f"; {command(experiment, scale)}"
+    shown.status = linked(status, experiment, os.path.relpath(records.parents[1] / "DEVIATIONS.md", records.parent))
     return shown
+
+
+def named(wanted: list[str], cells: list[Cell]) -> list[Cell]:
+    """The cells `<row>/<measure>`, in the order wanted."""
+    return [c for name in wanted for c in cells if f"{c.row.row}/{c.measure}" == name]
+
+
+def linked(status: str, experiment: Experiment, deviations: str) -> str:
+    """A status, as a link to its reasons where it differs."""
+    return f"[{status}]({deviations}#{experiment.folder})" if status == DIFFERS else status
+
+
+def cost(experiment: Experiment, scale: str, records: Path) -> str:
+    """How many runs are missing, and about how long they take."""
+    runs, seconds = missing([experiment], scale, records)
+    return f"({runs} runs, about {duration(seconds)} on one {'core' if scale == 'cpu' else 'accelerator'})"
 
 
 def deployed(headline: Headline, folder: Path) -> Line:
@@ -147,10 +164,11 @@ def deployed(headline: Headline, folder: Path) -> Line:
 
     told, run = said(folder), "`sudo make reproduce-deploy`"
     if told is None:
-        return Line(headline.text, more=f"{run}: about 15 minutes")
+        return Line(headline.text, more=f"{run} (about 15 minutes)")
     place = folder.name
-    more = f"[table]({place}/table.md), [figure]({place}/figure.svg), [record]({place}/record.json); {run}"
-    return Line(headline.text, ours=told[1], scale="cpu", n="1", status=SAME if told[0] else DIFFERS, more=more)
+    more = f"[table]({place}/table.md), [figure]({place}/figure.svg), [record]({place}/record.json), {run}"
+    what, status = "time that the trainer does not wait", SAME if told[0] else DIFFERS
+    return Line(headline.text, what, ours=told[1], scale="cpu", n="1", status=status, more=more)
 
 
 def spoken(headline: Headline, experiment: Experiment, summary: Summary) -> tuple[str, list[Cell], list[list[Verdict]]]:
@@ -169,50 +187,18 @@ def spoken(headline: Headline, experiment: Experiment, summary: Summary) -> tupl
     return found[-1] if found else ("", [], [])
 
 
-def paper_values(cells: list[Cell]) -> str:
-    """What the paper prints for the cells, those of one table or figure together."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for cell in cells:
-        for said in cell.paper:
-            unit = "" if said.unit in ("1", "%") else f" {said.unit}"
-            name = f"{name_of(cell, cells)}: " if len(cells) > 1 else ""
-            shown = f"{name}{said.value:g}{' %' if said.unit == '%' else ''}"
-            groups.setdefault((unit, f"{said.item}, {said.version}"), []).append(shown)
-    return "; ".join(f"{'; '.join(values)}{unit} ({where})" for (unit, where), values in groups.items()) or "—"
-
-
-def name_of(cell: Cell, among: list[Cell]) -> str:
-    """Its method, and its measure where several are shown together."""
-    kind = MEASURES.get(cell.measure)
-    title = kind.title.partition(":")[0].lower() if kind else cell.measure
-    return cell.row.method if len({c.measure for c in among}) == 1 else f"{cell.row.method}, {title}"
-
-
-def ours(groups: list[list[Verdict]], cells: list[Cell]) -> str:
-    """Our numbers: what a comparison said; else the cells, with the pairs that hold counted."""
-    said = []
-    alone = all(len(g) == 1 and g[0].claim.kind in ("better", "close") for g in groups)
-    if not alone:
-        for cell in (c for c in cells if c.values):
-            units = [MEASURES[cell.measure].unit] if cell.measure in MEASURES else [r.unit for r in cell.paper]
-            unit = f" {units[0]}" if units and units[0] != "1" and cell.mean is not None else ""
-            said.append(f"{name_of(cell, cells)}: {value(cell)}{unit}")
-    for group in groups:
-        count = tally(group)
-        if count:
-            said.append(f"{group[0].claim.text}: {count}")
-        elif group[0].said and (not said or group[0].claim.kind in ("better", "close", "widens")):
-            said.append(group[0].said)
-    return "; ".join(said)
-
-
 def links(experiment: Experiment, scale: str, cells: list[Cell], records: Path) -> str:
-    """Table, figure and records, as far as they are there."""
+    """Table, figure, records and command, as far as they are there; the command stands in the table's page."""
     home = records.parent
     suffix = f"-{scale}" if scale in ("gpu", "paper") else ""
-    figure = home / "figures" / f"{experiment.folder}{suffix}.svg"
-    shown = [f"[table](tables/{experiment.folder}.md)"]
+    figure, page = home / "figures" / f"{experiment.folder}{suffix}.svg", f"tables/{experiment.folder}.md"
+    shown = [f"[table]({page})"]
     shown += [f"[figure]({figure.relative_to(home).as_posix()})"] if figure.is_file() else []
     folders = dict.fromkeys(p.rpartition("/")[0] for c in cells for p in c.paths if p != "computed")
-    shown += [f"[{folder}]({records.name}/{folder})" for folder in folders]
+    kept = " ".join(f"[{f.rpartition('/')[2]}]({records.name}/{f})" for f in folders)
+    shown += [f"records {kept}"] if kept else []
+    if experiment.computed:
+        shown.append("`python -m lowcomm.results`")
+    elif scale:
+        shown.append(f"[command]({page}#scale-{scale})")
     return ", ".join(shown)

@@ -95,7 +95,25 @@ class Measure:
     @property
     def label(self) -> str:
         """Title and unit, for headings and axes."""
-        return self.title if self.unit == "1" else f"{self.title} ({self.unit})"
+        return with_unit(self.title, self.unit)
+
+    @property
+    def phrase(self) -> str:
+        """The title to stand in a sentence: without what follows a colon, the first letter small."""
+        return small(self.title.partition(":")[0])
+
+
+def with_unit(title: str, unit: str) -> str:
+    """Title and unit in brackets; a number has none, a title that says its unit needs none."""
+    if unit == "1" or unit in title.lower().split() or (unit == "x" and "times" in title.lower().split()):
+        return title
+    return f"{title[:-1]}, {unit})" if title.endswith(")") else f"{title} ({unit})"
+
+
+def small(title: str) -> str:
+    """A title to stand inside a sentence or on an axis: its first letter small, unless the word is a name (`FP32`)."""
+    word = title.partition(" ")[0]
+    return title if word[1:] != word[1:].lower() else title[:1].lower() + title[1:]
 
 
 def saved(name: str, column: str) -> Measure:

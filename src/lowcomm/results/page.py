@@ -16,21 +16,24 @@ TOP = """\
 Every headline claim of the three papers, one line each. Written by `python -m lowcomm.results` from the records, the
 experiments' own claims and the papers' values in [reported](reported); the list is `conf/claims.yaml`.
 
+- **measured**: of which rows of the table; **the paper** and **ours** have their values in that order.
 - **the paper**: what it prints, with table and version; "—" where it prints no number or none that we could read.
 - **ours**: mean ± standard deviation over n seeds, at the scale named; never at the paper's scale unless it says so.
+- **as claimed**: the difference that decides; or of all rows and pairs that decide, how many are as claimed, and what
+  is not. The table has each of them.
 - **status**: *matches*, within a stated tolerance of the paper's value; *same order*, the ranking or sign holds at this
   scale; *differs*, it does not hold in every part, with our reasons; *not run*, with the command and its cost.
-- A claim about several pairs says how many of them hold. A *test* or *bench* shows what no table does.
+- **command**: leads to the line of the table's page that has it. A *test* or *bench* shows what no table does.
 
 What stands in for the papers' models and data, and why, is said in each table and in [DEVIATIONS.md](../DEVIATIONS.md).
 """
-COLUMNS = ("claim", "the paper", "ours", "scale", "n", "status", "more")
+COLUMNS = ("claim", "measured", "the paper", "ours", "as claimed", "scale", "n", "status", "more")
 FIELDS = ("tables", "cells", "ours", "reported", "both", "not run", "of these at scale cpu", "which takes")
 
 
-def page(records: Path = RECORDS) -> str:
-    """The whole page, to lie beside the records."""
-    listed, summary = read_headlines(), remember(records)
+def page(records: Path = RECORDS, summary: Summary | None = None) -> str:
+    """The whole page, to lie beside the records; `summary`: of these records, where it was made already."""
+    listed, summary = read_headlines(), summary or remember(records)
     parts = [TOP]
     for key, paper in listed.papers.items():
         lines = [line(h, summary, records) for h in listed.headlines if h.paper == key]
@@ -78,7 +81,8 @@ def fields(c: Counts) -> list[str]:
 
 def cells_of(entry: Line) -> list[str]:
     """In the order of COLUMNS."""
-    return [entry.text, entry.paper, entry.ours, entry.scale, entry.n, entry.status, entry.more]
+    e = entry
+    return [e.text, e.measured, e.paper, e.ours, e.held, e.scale, e.n, e.status, e.more]
 
 
 def table(columns: tuple[str, ...], rows: list[list[str]]) -> str:

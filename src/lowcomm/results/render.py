@@ -13,10 +13,12 @@ def render(experiments: Iterable[Experiment] | None = None, scale: str = "cpu", 
     """Tables and figures of the experiments (all by default) beside the folder of the records; returns the files.
 
     A page holds all scales but smoke, which shows that everything runs and lies apart, ignored by git. With any other
-    scale the page of all claims is written too, see `lowcomm.results.page`.
+    scale the page of all claims is written too, see `lowcomm.results.page`, and the table of a README one folder above
+    that has the marks of `lowcomm.results.readme`.
     """
     from lowcomm.results.figures import figure, save
-    from lowcomm.results.page import page
+    from lowcomm.results.page import page, remember
+    from lowcomm.results.readme import BEGIN, filled
 
     written = []
     for experiment in experiments or map(load, names()):
@@ -29,7 +31,11 @@ def render(experiments: Iterable[Experiment] | None = None, scale: str = "cpu", 
             name = f"{experiment.folder}{f'-{scale}' if scale in ('gpu', 'paper') else ''}.svg"
             written.append(save(drawing, records.parent / "figures" / ("smoke" if smoke else "") / name))
     if scale != "smoke":
-        written.append(write(records.parent / "README.md", page(records)))
+        summary = remember(records)
+        written.append(write(records.parent / "README.md", page(records, summary)))
+        readme = records.parents[1] / "README.md"
+        if readme.is_file() and BEGIN in (text := readme.read_text(encoding="utf-8")):
+            written.append(write(readme, filled(text, summary, records)))
     return written
 
 

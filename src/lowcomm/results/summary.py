@@ -98,7 +98,7 @@ def summarise(experiment: Experiment, scale: str, records: Path = RECORDS) -> tu
             known = [v for v in mine if cell.paper or v.claim.kind != "equal"]  # equal to what, where it prints none?
             subject = [v.status for v in known if name in v.claim.rows]
             judged = subject or [v.status for v in known if name in v.claim.than]
-            cell.status = worst(judged) if judged else MEASURED
+            cell.status = MEASURED if worst(judged) == NOT_RUN else worst(judged)
         elif cell.untaken:
             cell.status = UNMEASURED
     return list(cells.values()), verdicts

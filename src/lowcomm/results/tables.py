@@ -22,8 +22,9 @@ def table(name: str, scale: str = "cpu", records: Path = RECORDS, links_from: Pa
     """Columns `measure` and COLUMNS, one line per row and measure of the experiment `name` (`<paper>/<table>`).
 
     *matches*: within the stated tolerance of the paper's value; *same order*: the ranking or sign holds at this scale;
-    *differs*: it does not, see DEVIATIONS.md; *not run*; *measured*: a number that no claim is about; *reported*: of
-    the literature, nothing is run here. With `links_from` (a folder) records and DEVIATIONS.md are links.
+    *differs*: it does not, see DEVIATIONS.md; *not run*; *measured*: a number that no claim is about, or whose partner
+    was not run; *reported*: of the literature, nothing is run here. With `links_from` (a folder) records and
+    DEVIATIONS.md are links.
     """
     experiment = load(name)
     cells, _ = summarise(experiment, scale, records)
@@ -102,11 +103,12 @@ def markdown(name: str, scales: list[str], folder: Path, records: Path = RECORDS
 
 
 def claim_lines(verdicts: list[Verdict]) -> list[str]:
-    """A bullet per claim and measure; a claim about several pairs counts them and lists those that were run."""
+    """A bullet per claim and measure; one about several rows or pairs counts them and lists those that were run."""
     shown = []
     for group in grouped(verdicts):
         first, count = group[0], tally(group)
-        head = f"- {first.claim.text} ({first.measure}): **{worst([v.status for v in group])}**"
+        name = MEASURES[first.measure].phrase if first.measure in MEASURES else first.measure
+        head = f"- {first.claim.text} ({name}): **{worst([v.status for v in group])}**"
         if not count:
             shown.append(f"{head}. {first.said}" if first.said else head)
             continue

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from lowcomm.results.cell import Cell
 from lowcomm.results.experiment import Experiment
-from lowcomm.results.measures import MEASURES
+from lowcomm.results.measures import MEASURES, small
 from lowcomm.results.record import read
 from lowcomm.results.wire import link_seconds
 
@@ -34,7 +34,7 @@ def ranked(
     ax.grid(axis="y", visible=False)
     ax.tick_params(axis="y", labelsize=8)
     ax.margins(x=0.12)
-    ax.set(xlabel=kind.label[0].lower() + kind.label[1:])
+    ax.set(xlabel=small(kind.label))
 
 
 def density(
@@ -65,7 +65,7 @@ def density(
     ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
     ax.set_xticks([], minor=True)
     ax.set_ylim(bottom=0)
-    ax.set(xlabel="changed weights (%)", ylabel=kind.label[0].lower() + kind.label[1:])
+    ax.set(xlabel="changed weights (%)", ylabel=small(kind.label))
     ax.legend()
 
 
@@ -90,7 +90,7 @@ def grouped(
     ax.set_xticks(range(len(groups)), [n.replace(", ", "\n", 1) for n in names], fontsize=7.5)
     ax.grid(axis="x", visible=False)
     ax.set_ylim(top=1.16 * ax.get_ylim()[1])
-    ax.set(ylabel=kind.label[0].lower() + kind.label[1:])
+    ax.set(ylabel=small(kind.label))
     ax.legend(loc="upper right", ncols=5)
 
 
