@@ -29,7 +29,8 @@ STYLE = {
     "grid.color": "#e6e6e6",
     "grid.linewidth": 0.7,
     "lines.linewidth": 1.7,
-    "legend.edgecolor": "none",  # a plain ground: a legend may lie over lines
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.6,  # a legend may lie over lines, which stay visible
     "legend.fontsize": 8,
     "svg.hashsalt": "lowcomm",
 }

@@ -106,7 +106,7 @@ def rounds(name: str, scale: str = "cpu", records: Path = RECORDS) -> Figure | N
             strict=True,
         ):
             ax.set(xlabel="optimizer steps", ylabel=label)
-        axes[0].legend()
+        axes[0].legend(fontsize=7)
         drawing.suptitle(f"{experiment.title} · scale {scale}", fontsize=10, x=0.01, ha="left")
         plt.close(drawing)
     return drawing
