@@ -83,6 +83,10 @@ MISTAKES = [
     (["sync=none", "rollout.staleness=1"], r"staleness=1.*sync=pulse"),
     (["rollout.staleness=30"], r"keep_anchors=3.*raise it to 5"),
     (["rollout.engine=vllm"], r"engine=vllm.*rollout=vllm"),
+    (["place.local_workers=2"], r"local_workers=2.*rollout=transformers"),
+    (["rollout=vllm", "place.local_workers=1"], r"local_workers=1.*server.*README"),
+    (["rollout=transformers", "place.local_workers=-1"], r"local_workers=-1"),
+    (["rollout=transformers", "rollout.local_workers=2"], r"rollout\.local_workers.*place\.local_workers"),
     (["rollout.strict=false"], r"rollout\.strict=False"),
     (["sampling.top_p=0.9"], r"top_p=0\.9.*sampling=clean"),
     (["sampling.temperature=0"], r"temperature=0.*greedy"),
@@ -117,4 +121,6 @@ def test_a_mistake_is_one_message_with_key_and_remedy(overrides, pattern):
 def test_where_things_are_does_not_change_what_a_run_is():
     a, b = config(), config("place.store=/tmp/x", "place.listen=127.0.0.1:9", "run_dir=/tmp/y", "stop_after=3")
     assert digest(a) == digest(b)
+    workers = ["rollout=transformers", "place.local_workers=2"]
+    assert digest(config(workers[0])) == digest(config(*workers))
     assert run_name(a) != run_name(config("rollout.staleness=1"))

@@ -1,7 +1,16 @@
 """The RL door as a person uses it: help and mistakes, before anything heavy is imported."""
 
+import contextlib
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lowcomm.tracking import read_metrics
+from tests.rl.runs import TINY
 
 
 def door(*arguments: str) -> subprocess.CompletedProcess:
@@ -27,3 +36,43 @@ def test_a_mistake_is_one_line_without_a_traceback():
 def test_importing_the_door_loads_neither_torch_nor_trl():
     code = "import sys, lowcomm.rl; assert not {'torch', 'trl', 'hydra'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=280).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
+def test_however_it_ends_no_worker_that_it_started_is_left(tmp_path, number):
+    folder, log = tmp_path / "run", tmp_path / "log"
+    command = ["-m", "lowcomm.rl", *TINY, "scale.steps=100000", "horizons=[1]", "meters=[]", f"run_dir={folder}",
+               "rollout=transformers", "place.local_workers=2"]  # fmt: skip
+    with log.open("wb") as out:
+        trainer = subprocess.Popen([sys.executable, *command], stdout=out, stderr=out)
+    try:
+        while not (folder / "metrics.jsonl").exists() or len(read_metrics(folder)) < 3:
+            assert trainer.poll() is None, log.read_text()[-3000:]
+            time.sleep(0.1)
+        assert len(workers_of(folder)) == 2
+        trainer.send_signal(number)
+        code = trainer.wait()
+    finally:
+        trainer.kill()
+    while workers_of(folder):
+        time.sleep(0.05)
+    if number == signal.SIGKILL:
+        assert code == -number
+        assert "is gone" in (folder / "rollout-local-1.log").read_text()
+    else:
+        assert (code, "stopped after step" in log.read_text()) == (1, True), log.read_text()[-3000:]
+
+
+def workers_of(folder: Path) -> list[str]:
+    """Process ids; what has ended and not been waited for has no command line."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                if b"lowcomm.rollout" in words and any(str(folder).encode() in word for word in words):
+                    found.append(process.name)
+    return found

@@ -20,6 +20,7 @@ from lowcomm import checkpoint
 from lowcomm.blocks import ConfigError
 from lowcomm.pulse import Store
 from lowcomm.rl import ledger
+from lowcomm.rollout.local import LocalWorkers
 from lowcomm.rollout.transformers_engine import TransformersEngine, skeleton
 from lowcomm.rollout.worker import Worker
 from tests.rl.runs import run, same
@@ -96,6 +97,33 @@ def test_text_from_workers_is_the_text_of_the_trainer_and_so_are_the_weights(who
     assert [line["rollout/version_lag"] for line in lines[1:]] == [0, 1, 1, 1]
     assert (folder / "rollout.token").stat().st_mode & 0o077 == 0
     assert made["outcome"]["metrics"]["accuracy"] == whole[3]["outcome"]["metrics"]["accuracy"]
+
+
+def test_workers_that_the_run_starts_itself_one_of_them_killed_change_no_bit(whole, tmp_path, monkeypatch, caplog):
+    started, start, folder = [], LocalWorkers.start, tmp_path / "run"
+
+    def once(self) -> None:
+        start(self)
+        if self not in started:
+            started.append(self)
+            threading.Thread(target=kill, args=(self,), daemon=True).start()
+
+    def kill(workers: LocalWorkers) -> None:
+        """The first that has done a job."""
+        while True:
+            for name, process in workers.processes.items():
+                if " job " in workers.log_of(name).read_text():
+                    return process.kill()
+            time.sleep(0.005)
+
+    monkeypatch.setattr(LocalWorkers, "start", once)
+    _, _, made = run(folder, *STALE, "scale.checkpoint_every=2", "rollout=transformers", "place.local_workers=2",
+                     f"place.listen=unix:{tmp_path}/socket")  # fmt: skip
+    assert made["outcome"]["weights"] == whole[3]["outcome"]["weights"]
+    ((workers,), token) = started, (folder / "rollout.token").read_text()
+    assert all(process.poll() is not None for process in workers.processes.values())
+    assert sum("was ended by SIGKILL; the last lines of" in r.message for r in caplog.records) == 1
+    assert not any(token in str(word) for process in workers.processes.values() for word in process.args)
 
 
 def fork(work: Callable[[], None]) -> int:

@@ -1,10 +1,16 @@
 """Rollout workers as the trainer sees them: who is sent ahead to a new version."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
+from lowcomm.pulse import digest
+from lowcomm.rl.publishing import Publishing
 from lowcomm.rl.workers import Workers
+from lowcomm.rollout.dispatcher import RolloutError
+from tests.rollout.fakes import Hash, jobs, start
+from tests.rollout.tiny import masters, publish, served
 
 TOKEN = "0123456789abcdef"
 
@@ -22,3 +28,20 @@ def test_workers_are_sent_to_a_version_only_if_the_next_text_may_come_from_it(ne
         made.close()
     assert made.dispatcher.expected == {3: "ab" * 16}, "every version's bits are known, whoever takes it"
     assert sent == ([3] if newest else [])
+
+
+def test_after_a_resume_workers_are_held_to_versions_of_the_session_before(tmp_path):
+    """With staleness the first text comes from a version that this session has not published."""
+    store = publish(tmp_path / "store", range(4))
+    publishing = SimpleNamespace(store=store, on_version=None)
+    publishing.digests = partial(Publishing.digests, publishing)
+    made = Workers("127.0.0.1:0", TOKEN, 60.0, publishing, False)
+    try:
+        start(made.address, Hash())  # its digests are others
+        made.dispatcher.wait_limit_s = 1.0
+        with pytest.raises(RolloutError, match="0 workers"):
+            made.generate(jobs(1), 2, 3)
+    finally:
+        made.close()
+    assert made.dispatcher.expected == {v: digest(served(masters(v))).hex() for v in (2, 3)}
+    assert made.dispatcher.status()["refused"] == 1

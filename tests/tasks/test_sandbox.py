@@ -59,6 +59,12 @@ FAILS = {
         "assert False",
         "crashed",
     ),
+    "nests": (
+        "import os\nfor fd in range(3, 128):\n    try:\n        os.write(fd, b'[' * 4000 + b'\\n')\n"
+        "    except OSError:\n        pass",
+        "assert False",
+        "crashed",
+    ),
     "loops": ("while True:\n    pass", "assert True", "timeout"),
 }
 
@@ -86,6 +92,12 @@ def test_a_sleeper_is_killed_and_reaped():
     assert Sandbox(limit_s=2.0).run("import time; time.sleep(600)", "") == "timeout"
     assert time.monotonic() - begun < 300
     assert set(children.read_text().split()) <= before, "it is alive, or waits for its parent"
+
+
+def test_a_sleeper_that_has_closed_every_pipe_is_killed_too():
+    """It was an exception in the trainer."""
+    closes = "import os, time\nos.closerange(3, 128)\n"
+    assert Sandbox(limit_s=2.0).run(closes + "time.sleep(600)", "") == "timeout"
 
 
 def test_without_the_kernel_the_interpreter_refuses(tmp_path):

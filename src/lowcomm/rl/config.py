@@ -96,6 +96,7 @@ class PlaceConfig:
 
     store: str | None = None  # path or URL of the published weights; default: `store` in the run directory
     listen: str = "127.0.0.1:0"  # where rollout workers reach the trainer; port 0: any, see rollout.json
+    local_workers: int = 0  # rollout workers that this command starts and ends itself, beside any that join
 
 
 @dataclass

@@ -104,6 +104,14 @@ class Publishing:
             return wanted
         return min(v for kind in ("anchor", "patch") for v in self.store.versions(kind) if v >= wanted)
 
+    def digests(self, first: int, last: int) -> dict[int, str]:
+        """Of the versions from `first` to `last` that the store has, as their markers say."""
+        found = {}
+        for kind in ("anchor", "patch"):
+            held = [version for version in self.store.versions(kind) if first <= version <= last]
+            found |= {version: self.store.marker(kind, version).target_digest for version in held}
+        return found
+
     def publish(self, step: int, **meta) -> Sent:
         """Publish the weights as those of `step`; a version that is there already with the same bits is left."""
         begun = time.perf_counter()

@@ -52,6 +52,13 @@ def check_values(cfg: DictConfig) -> None:
     need(r.staleness >= 0, "rollout.staleness", "must not be negative")
     need(r.where == "inline" or y.kind != "none", "sync.kind", "rollout workers need published weights: sync=pulse")
     need(r.where == "workers" or r.engine == "transformers", "rollout.engine", "vLLM runs as a worker: rollout=vllm")
+    local = cfg.place.local_workers
+    need(local >= 0, "place.local_workers", "must not be negative")
+    need(not local or r.where == "workers", "place.local_workers",
+         "text comes from the trainer's own process; take rollout=transformers")  # fmt: skip
+    need(not local or r.engine == "transformers", "place.local_workers",
+         "a vLLM worker needs a server: start both by the commands under 'Into vLLM' in README.md, or take "
+         "rollout=transformers")  # fmt: skip
     need(r.staleness == 0 or y.kind != "none", "rollout.staleness", "older weights are only in a store: sync=pulse")
     need(r.strict or r.where == "workers", "rollout.strict", "the trainer's own process is always at one version")
     need(y.anchor_every >= 1 and y.keep_anchors >= 1, "sync.anchor_every", "and keep_anchors must be 1 or more")

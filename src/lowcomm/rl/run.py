@@ -1,5 +1,6 @@
 """One RL run, from nothing or from its last checkpoint, to its record. Every rank has a trainer; rank 0 also writes."""
 
+import contextlib
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from lowcomm.rl.meters import Meters, zeros
 from lowcomm.rl.outer import Together, build_together
 from lowcomm.rl.outer_ranks import SharedPublishing, SharedText, trainers
 from lowcomm.rl.publishing import Publishing, TimedStore
-from lowcomm.rl.served import alone, end_tokens, save_skeleton, say_where, token_of
+from lowcomm.rl.served import alone, asked_of, end_tokens, save_skeleton, say_where, token_of
 from lowcomm.rl.sft import SftTrainer
 from lowcomm.rl.trainer import GrpoTrainer
 from lowcomm.rollout.transformers_engine import TransformersEngine, skeleton
@@ -119,7 +120,7 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
     if wire.ranks > 1 and cfg.rollout.where == "workers":
         rollouts = SharedText(answers, wire)
 
-    with stop_signals() as signals:
+    with stop_signals() as signals, contextlib.closing(rollouts):
         live = Live(
             params, rollouts, publishing, ledger, meters, tracker,
             evaluate=lambda step: evaluation.run(cfg, task, tokenizer, live.at_version, step, folder.path),
@@ -147,7 +148,6 @@ def train(cfg: DictConfig, overrides: list[str], claim: dict | None, folder: Run
         try:
             trainer.train()
         finally:
-            rollouts.close()
             tracker.close()
             if ledger:
                 ledger.close()
@@ -202,12 +202,14 @@ def build_rollouts(cfg: DictConfig, folder: RunDir, publishing: Publishing | Non
     """The text's source: rollout workers, or an engine of this process."""
     if cfg.rollout.where == "workers":
         from lowcomm.rl.workers import Workers
+        from lowcomm.rollout.local import LocalWorkers
 
         newest = cfg.rollout.staleness == 0 or not cfg.rollout.strict
         where = (cfg.place.listen, token_of(folder.path), cfg.rollout.wait_limit_s)
         made = as_config_error(Workers, *where, publishing, newest)
-        command = say_where(folder.path, publishing.store.root, made.address, cfg.rollout.engine)
-        log.info("rollout workers: %s", command)
+        asked = asked_of(cfg, folder.path, made.address)
+        made.local = LocalWorkers(cfg.place.local_workers, asked, folder.path, cfg.scale.threads)
+        log.info("rollout workers: %s", say_where(folder.path, asked))
         return made
     served = skeleton(folder.path / "served", cfg.scale.device)
     eos = end_tokens(model, tokenizer)

@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from omegaconf import DictConfig
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lowcomm.checkpoint import write_bytes
@@ -35,21 +37,35 @@ def save_skeleton(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fo
 
 def token_of(folder: Path) -> str:
     """The secret that this run's workers share with it, in a file that only its owner reads; made once."""
-    path = folder / "rollout.token"
+    path, aside = folder / "rollout.token", folder / ".rollout.token"
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        aside.unlink(missing_ok=True)  # of one that was killed
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(16))
+        aside.rename(path)
     return path.read_text()
 
 
-def say_where(folder: Path, store: str, address: str, engine: str) -> str:
+def asked_of(cfg: DictConfig, folder: Path, address: str) -> dict[str, str]:
+    """The keys of `lowcomm.rollout` for a worker of this run, wherever on this machine it is started."""
+    store = cfg.place.store or str(folder / "store")
+    where = {
+        "store": store if "://" in store else str(Path(store).absolute()),
+        "trainer": address,
+        "engine": cfg.rollout.engine,
+        "model": str((folder / "served").absolute()),
+        "token_file": str((folder / "rollout.token").absolute()),
+    }
+    # sums as the trainer makes them: with other threads they may differ in the last bit
+    alike = {"device": cfg.scale.device, "threads": str(cfg.scale.threads)} if where["engine"] == "transformers" else {}
+    return where | alike
+
+
+def say_where(folder: Path, asked: dict[str, str]) -> str:
     """Write `rollout.json`; the command that starts a worker."""
-    command = (
-        f"python -m lowcomm.rollout store={store} trainer={address} engine={engine} model={folder / 'served'} "
-        f"token_file={folder / 'rollout.token'}"
-    )
-    told = {"store": store, "trainer": address, "engine": engine, "command": command}
+    command = shlex.join(["python", "-m", "lowcomm.rollout", *(f"{key}={value}" for key, value in asked.items())])
+    told = {key: asked[key] for key in ("store", "trainer", "engine")} | {"command": command}
     write_bytes(folder / "rollout.json", json.dumps(told, indent=1).encode())
     return command
 

@@ -40,6 +40,7 @@ class RolloutConfig:
     device: str = MISSING
     threads: int = MISSING
     name: str | None = None
+    parent: int | None = None
     wait_limit_s: float = MISSING
 
 
@@ -110,6 +111,7 @@ def engine(cfg: DictConfig):
 
 def main(overrides: list[str]) -> None:
     """Serve until stopped; returns on SIGTERM and SIGINT."""
+    from lowcomm.rollout.local import end_with
     from lowcomm.rollout.worker import Refused, Worker
 
     def stop(number: int, frame: Any) -> None:
@@ -120,6 +122,8 @@ def main(overrides: list[str]) -> None:
     worker = None
     try:
         cfg = load(overrides)
+        if cfg.parent is not None:
+            end_with(cfg.parent)
         name = cfg.name or f"worker-{os.getpid()}"
         worker = Worker(engine(cfg), cfg.trainer, secret(cfg), name, cfg.engine, cfg.wait_limit_s)
         worker.run()

@@ -13,6 +13,7 @@ from pathlib import Path
 from lowcomm.rollout import wire
 from lowcomm.rollout.connection import Connection, Task
 from lowcomm.rollout.generation import Completion, Job
+from lowcomm.rollout.listener import listener
 from lowcomm.rollout.wire import Line, WireError
 
 log = logging.getLogger(__name__)
@@ -66,15 +67,8 @@ class Dispatcher:
         self.counts: Counter[str] = Counter()
         self.verified: set[int] = set()  # versions that some worker has held bit for bit
         self.last_failure = ""
-        family, where = wire.endpoint(listen)
-        if family == socket.AF_UNIX:
-            Path(where).unlink(missing_ok=True)  # of a trainer that was killed
-        elif where[0] not in ("127.0.0.1", "::1", "localhost"):
-            log.warning("rollout listens at %s in plain text: only for a private network", listen)
-        self._socket = socket.create_server(where, family=family) if family != socket.AF_UNIX else _unix(where)
-        bound = self._socket.getsockname()
-        host = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
-        self.address = listen if family == socket.AF_UNIX else f"{host}:{bound[1]}"
+        self.open, self.closed = 0, False  # connections, also of those who have not shown the token
+        self._socket, self.address = listener(listen)
         threading.Thread(target=self._accept, name="rollout-accept", daemon=True).start()
 
     def announce(self, version: int, digest: str) -> None:
@@ -128,6 +122,7 @@ class Dispatcher:
         status = self.status()
         status["versions held bit for bit"] = status.pop("verified")
         log.info("rollout workers: %s", ", ".join(f"{name} {count}" for name, count in status.items()))
+        self.closed = True
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts, which would keep the port
         self._socket.close()
@@ -178,17 +173,31 @@ class Dispatcher:
         while True:
             try:
                 sock, _ = self._socket.accept()
-            except OSError:  # closed
-                return
+            except OSError as error:
+                if self.closed:
+                    return
+                log.warning("rollout: a connection could not be taken: %s", error)  # no file left for it, or it is gone
+                time.sleep(0.5)
+                continue
             with self.change:
-                crowded = len(self.workers) >= CONNECTIONS
+                crowded = self.open >= CONNECTIONS
+                self.open += not crowded
             if crowded:
                 sock.close()
                 continue
             threading.Thread(target=self._serve, args=(sock,), name="rollout-worker", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        line = Line(sock, self.lost_after_s)
+        try:
+            self._session(Line(sock, self.lost_after_s))
+        finally:
+            with self.change:
+                self.open -= 1
+
+    def _session(self, line: Line) -> None:
+        late = threading.Timer(self.lost_after_s, line.close)  # a stranger who writes slowly is not waited for
+        late.daemon = True
+        late.start()
         try:
             worker = self._greet(line)
         except (WireError, OSError) as error:
@@ -196,7 +205,11 @@ class Dispatcher:
             self.counts["refused"] += 1
             line.close()
             return
+        finally:
+            late.cancel()
         try:
+            if self.closed:  # while it was greeted: it is not to wait for a trainer that has ended
+                line.close()
             worker.serve()
         except WireError as error:
             log.warning("worker %s broke the protocol and was dropped: %s", worker.name, error)
@@ -223,11 +236,3 @@ class Dispatcher:
         line.send("welcome", heartbeat_s=self.heartbeat_s, lost_after_s=self.lost_after_s)
         log.info("worker %s joined", name)
         return Connection(self, line, name)
-
-
-def _unix(path: str) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    made.bind(path)
-    Path(path).chmod(0o600)
-    made.listen()
-    return made

@@ -1,6 +1,7 @@
 """The worker's side: asks for jobs, takes the weights a job wants, generates, answers; comes back when cut off."""
 
 import logging
+import math
 import socket
 import threading
 import time
@@ -101,6 +102,8 @@ class Worker:
         try:
             self._take(at_least, at_most)
             completions = generate_job(self.engine, job)
+            if not all(math.isfinite(value) for c in completions for value in c.logprobs):
+                raise ValueError(f"version {self.engine.version} gives log-probabilities that are not finite")
         except Exception as error:  # file systems and engines raise their own kinds; another worker may do the job
             log.warning("job %s failed: %s", number, error)
             failure = _printable(f"{type(error).__name__}: {error}")

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 MOST = 4096  # bytes of a verdict
+VERDICTS = ("passed", "failed")
 
 
 class Sandbox:
@@ -72,9 +73,11 @@ class Sandbox:
             return "timeout", ""
         try:
             answer = json.loads(said)
-        except ValueError:  # nothing, or something else than a verdict
+        except (ValueError, RecursionError):  # nothing, or something else than a verdict
             return ("timeout" if process.returncode == -signal.SIGXCPU else "crashed"), ""
         if not isinstance(answer, dict) or str(answer.get("token")).strip() != token:
+            return "crashed", ""
+        if answer.get("verdict") not in VERDICTS or not isinstance(answer.get("guard"), str):
             return "crashed", ""
         return answer["verdict"], answer["guard"]
 
@@ -93,7 +96,10 @@ class Sandbox:
                 return None
             part = os.read(process.stdout.fileno(), MOST)
             if not part:
-                process.wait(max(0.1, ends - time.monotonic()))
+                try:
+                    process.wait(max(0.1, ends - time.monotonic()))
+                except subprocess.TimeoutExpired:  # it has closed its end and goes on
+                    return None
                 break
             said += part
         return said
