@@ -186,6 +186,19 @@ def test_an_unwritable_run_directory(tmp_path):
         run(Path(tmp_path / "file" / "run"))
 
 
+def test_who_presses_ctrl_c_is_told_what_happens(capfd):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with stop_signals() as caught:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert caught == [signal.SIGINT]
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capfd.readouterr().err == "\nstopping as soon as all is saved; Ctrl-C again ends at once\n"
+
+
 def test_an_ignored_signal_stays_ignored_and_a_heard_one_is_noted():
     """A child of reproduce ignores the terminal's SIGINT: its parent asks it to stop, once."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

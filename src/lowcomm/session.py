@@ -81,13 +81,19 @@ def threads(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """SIGINT and SIGTERM fill the list instead of ending the process; a second one ends it. An ignored one stays so."""
+    """SIGINT and SIGTERM fill the list instead of ending the process; a second one ends it. An ignored one stays so.
+
+    Who pressed Ctrl-C is told, as a step may take minutes.
+    """
     caught: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         if caught:
             raise KeyboardInterrupt
         caught.append(number)
+        if number == signal.SIGINT:
+            with contextlib.suppress(OSError):  # nobody reads; and no logging from within whatever was interrupted
+                os.write(2, b"\nstopping as soon as all is saved; Ctrl-C again ends at once\n")
 
     try:
         heard = [s for s in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(s) != signal.SIG_IGN]

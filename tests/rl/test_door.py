@@ -46,6 +46,7 @@ def test_however_it_ends_no_worker_that_it_started_is_left(tmp_path, number):
     folder, log = tmp_path / "run", tmp_path / "log"
     command = ["-m", "lowcomm.rl", *TINY, "scale.steps=100000", "horizons=[1]", "meters=[]", f"run_dir={folder}",
                "rollout=transformers", "place.local_workers=2"]  # fmt: skip
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background hands down its deafness
     with log.open("wb") as out:
         trainer = subprocess.Popen([sys.executable, *command], stdout=out, stderr=out)
     try:

@@ -96,6 +96,19 @@ def test_weights_that_are_not_finite_reach_nobody():
     assert store.seen == {}
 
 
+def test_the_line_of_a_step_says_how_long_still(caplog):
+    made, *_ = live()
+    made.tracker = SimpleNamespace(active=True, bar=SimpleNamespace(disable=True))
+    caplog.set_level("INFO")
+    values = {"train/reward": 0.5, "time/step": 25.0, "time/generate": 20.0, "time/publish": 1.0}
+    for step in (5, 8):
+        made.show(step, values)
+    assert [record.message for record in caplog.records] == [
+        "step 5/8 · reward 0.50 · 25.0 s, of it text 20.0, sync 1.00 · 01:15 left",
+        "step 8/8 · reward 0.50 · 25.0 s, of it text 20.0, sync 1.00",
+    ]
+
+
 def test_text_comes_from_exactly_the_stale_version_or_newer_ones():
     jobs = [Job([1], [0], Sampling(1))]
     made, _, _, writers = live()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from torch import nn
+from tqdm import tqdm
 from transformers import TrainerCallback
 
 from lowcomm.rl.generate import Rollouts
@@ -163,8 +164,8 @@ class Live(TrainerCallback):
         words.append(
             f"{values['time/step']:.1f} s, of it text {values['time/generate']:.1f}, sync {values['time/publish']:.2f}"
         )
-        line = " · ".join(words)
-        if self.tracker.bar.disable:
-            log.info(line)
+        if self.tracker.bar.disable:  # a bar says by itself how long still
+            left = tqdm.format_interval((self.steps - step) * values["time/step"])
+            log.info(" · ".join([*words, f"{left} left"] if step < self.steps else words))
         else:
-            self.tracker.bar.set_postfix_str(line)
+            self.tracker.bar.set_postfix_str(" · ".join(words))
