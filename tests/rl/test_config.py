@@ -87,6 +87,8 @@ MISTAKES = [
     (["rollout=vllm", "place.local_workers=1"], r"local_workers=1.*server.*README"),
     (["rollout=transformers", "place.local_workers=-1"], r"local_workers=-1"),
     (["rollout=transformers", "rollout.local_workers=2"], r"rollout\.local_workers.*place\.local_workers"),
+    (["rollout=transformers", "scale.group_size=64", "scale.max_completion=32768"], r"1048576 tokens.*take 16384"),
+    (["rollout=transformers", "rollout.wait_limit_s=0"], r"wait_limit_s=0"),
     (["rollout.strict=false"], r"rollout\.strict=False"),
     (["sampling.top_p=0.9"], r"top_p=0\.9.*sampling=clean"),
     (["sampling.temperature=0"], r"temperature=0.*greedy"),

@@ -58,6 +58,7 @@ def test_however_it_ends_no_worker_that_it_started_is_left(tmp_path, number):
         code = trainer.wait()
     finally:
         trainer.kill()
+        trainer.wait()
     while workers_of(folder):
         time.sleep(0.05)
     if number == signal.SIGKILL:

@@ -6,9 +6,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from lowcomm.blocks import ConfigError, nearest
 from lowcomm.ranges import Demand
+from lowcomm.rollout.wire import LINE
 
 BLOCKS = ("algorithm.compressor", "algorithm.aggregator", "algorithm.outer")
 METERS = ("density", "groups", "horizons", "formats", "bounds", "codecs")
+TOKEN = 32  # bytes of a token with its log-probability in a worker's answer, at most
 Need = Callable[[bool, str, str], None]  # `Demand.need`
 
 
@@ -59,6 +61,11 @@ def check_values(cfg: DictConfig) -> None:
     need(not local or r.engine == "transformers", "place.local_workers",
          "a vLLM worker needs a server: start both by the commands under 'Into vLLM' in README.md, or take "
          "rollout=transformers")  # fmt: skip
+    most, group = LINE // TOKEN, max(s.group_size, s.eval_samples)
+    need(r.where == "inline" or group * s.max_completion <= most, "scale.max_completion",
+         f"a worker answers at most {most} tokens at once, {group} completions of a prompt may have "
+         f"{group * s.max_completion}; take {most // group} or less")  # fmt: skip
+    need(r.where == "inline" or r.wait_limit_s > 0, "rollout.wait_limit_s", "must be positive")
     need(r.staleness == 0 or y.kind != "none", "rollout.staleness", "older weights are only in a store: sync=pulse")
     need(r.strict or r.where == "workers", "rollout.strict", "the trainer's own process is always at one version")
     need(y.anchor_every >= 1 and y.keep_anchors >= 1, "sync.anchor_every", "and keep_anchors must be 1 or more")

@@ -217,7 +217,8 @@ class Dispatcher:
             with contextlib.suppress(OSError):
                 line.send("refused", message=str(error))
         except OSError as error:
-            log.warning("worker %s is gone: %s", worker.name, error or "silence")
+            if not self.closed:
+                log.warning("worker %s is gone: %s", worker.name, error or "silence")
         finally:
             worker.leave()
 
