@@ -39,7 +39,7 @@ def test_importing_the_door_loads_neither_torch_nor_trl():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda n: n.name)
 def test_however_it_ends_no_worker_that_it_started_is_left(tmp_path, number):
