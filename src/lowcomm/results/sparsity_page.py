@@ -35,8 +35,9 @@ def counted(scale: str = "cpu", records: Path = RECORDS) -> dict[str, list[tuple
             steps = concat(each).groupby("step").mean()
             points = found.setdefault(row.series, {})
             for name in BOUNDS:
-                bound = getattr(bounds, name)(steps["train/lr"])
-                points |= dict(zip(bounds.critical_magnitude(bound), steps[f"bounds/below_{name}"], strict=True))
+                critical = bounds.critical_magnitude(getattr(bounds, name)(steps["train/lr"]))
+                at = critical.map("{:.6g}".format).astype(float)  # 10 times a small rate is the large one: one point
+                points |= dict(zip(at, steps[f"bounds/below_{name}"], strict=True))
     return {model: sorted(points.items()) for model, points in found.items()}
 
 
