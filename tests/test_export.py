@@ -11,7 +11,7 @@ from lowcomm.blocks import ConfigError
 from lowcomm.byte_tokenizer import PIECES, SIZE, byte_tokenizer
 from lowcomm.export import export, main
 from lowcomm.models import build, load_tokenizer, parameters
-from tests.test_models import same, tiny
+from tests.models.test_building import same, tiny
 
 
 @pytest.fixture

@@ -67,11 +67,6 @@ class Inspect:
                 out[name] = rows.nonzero().flatten().tolist()
         return out
 
-    def pulse_parameter(self, name: str) -> list:
-        """Shape and bytes (as integers) of one parameter."""
-        p = dict(self._pulse_parameters())[name]
-        return [list(p.shape), _bytes(p).tolist()]
-
     def _pulse_parameters(self) -> list[tuple[str, Tensor]]:
         return list(self.model_runner.get_model().named_parameters(remove_duplicate=False))
 

@@ -110,3 +110,16 @@ def test_a_message_of_another_round_or_worker_is_refused():
             gate.opened(data, "packed", *place)
     with pytest.raises(Corrupt, match="configure all ranks alike"):
         gate.opened(data, "paper", 4, 2)
+
+
+def test_a_body_of_four_gibibytes_has_a_head():
+    """One dense parameter of 1B entries; told by a body that only says so."""
+
+    class Long(bytes):
+        def __len__(self):
+            return 5 << 30
+
+    data = gate.sealed("packed", 7, 3, Long(b"x"))
+    assert gate.HEAD.unpack(data[: gate.HEAD.size])[2:] == (7, 3, 5 << 30)
+    with pytest.raises(Corrupt, match="no gated message"):
+        gate.opened(data, "packed", 7, 3)

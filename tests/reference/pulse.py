@@ -69,6 +69,12 @@ def mxfp4_changed(old: list[float], new: list[float]) -> list[bool]:
     return out
 
 
+def density(old: list[float], new: list[float], fmt: str) -> float:
+    """Share of the entries whose cast changed: one less the sparsity of Def. A.2."""
+    hit = mxfp4_changed(old, new) if fmt == "mxfp4" else visible(old, new, fmt)
+    return sum(hit) / len(hit)
+
+
 def adam_largest_step(gradients: list[float], b1: float, b2: float) -> float:
     """|m_hat| / sqrt(v_hat) after these gradients (epsilon 0, lr 1)."""
     m = v = 0.0

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lowcomm.pulse import bounds
-from lowcomm.pulse.meter import Meter, sparsity
 from lowcomm.rl.meters import Meters, kind_of, zeros
+from tests.reference import pulse as ref
 
 NAMES = {
     "model.embed_tokens.weight": "embedding", "lm_head.weight": "head", "model.norm.weight": "norm",
@@ -44,22 +44,35 @@ def walk(steps: int):
 
 
 def test_horizons_are_windows_of_snapshots_also_when_resumed_in_the_middle():
-    meters, reference, seen = Meters(["density", "horizons"], [1, 2, 4]), Meter((1, 2, 4)), {}
+    meters, snapshots = Meters(["density", "horizons"], [1, 2, 4]), []
     for step, weights in walk(8):
         if step == 3:  # from here on by another object, as after a checkpoint
             held, meters = meters.state_dict(), Meters(["density", "horizons"], [1, 2, 4])
             meters.load_state_dict(held)
             meters.start(2, list(walk(2))[2][1])
-        expected = reference.update(weights)
+        snapshots.append(weights["mlp"].tolist())
         if step == 0:
             meters.start(0, weights)
             continue
-        seen[step] = meters.update(step, weights, 1e-3)
+        values = meters.update(step, weights, 1e-3)
         for k in (1, 2, 4):
             if step % k == 0:
-                assert seen[step][f"density/k{k}"] == pytest.approx(1 - expected[k], abs=1e-12)
+                expected = ref.density(snapshots[step - k], snapshots[step], "bf16")
+                assert values[f"density/k{k}"] == pytest.approx(expected, abs=1e-12)
             else:
-                assert f"density/k{k}" not in seen[step]
+                assert f"density/k{k}" not in values
+
+
+def test_a_weight_that_moved_and_returned_has_not_changed():
+    meters, there, away = (
+        Meters(["density", "horizons"], [1, 2]),
+        {"mlp": torch.ones(4)},
+        {"mlp": torch.ones(4) + 1 / 64},
+    )
+    meters.start(0, there)
+    assert meters.update(1, away, 1e-3)["density/k1"] == 1
+    values = meters.update(2, there, 1e-3)
+    assert (values["density/k1"], values["density/k2"]) == (1, 0)
 
 
 def test_other_formats_are_counted_from_the_masters():
@@ -68,7 +81,7 @@ def test_other_formats_are_counted_from_the_masters():
     meters.start(0, old)
     values = meters.update(1, new, 1e-3)
     for name in ("fp16", "fp8-e4m3", "fp8-e5m2", "mxfp4"):
-        assert values[f"density/{name}"] == pytest.approx(1 - sparsity(old, new, name)["sparsity"])
+        assert values[f"density/{name}"] == pytest.approx(ref.density(old["mlp"].tolist(), new["mlp"].tolist(), name))
     assert values["density/fp8-e4m3"] < values["density/fp16"]
 
 

@@ -149,20 +149,22 @@ class GPA(Optimizer):
         return wide, narrow
 
     def _move(self, work: list[Work]) -> None:
+        """y_t to y_{t+1}: the three sequences, of which p holds one at a time."""
         for group, wide, narrow in work:
-            _lerp(wide, self._state("z", wide), 1 - 1 / group["mu_y"])  # p: y -> x
+            _lerp(wide, self._state("z", wide), 1 - 1 / group["mu_y"])  # p: y_t -> x_t
             c = float(group["lr"]) * group["weight_decay"] if group["decay_at"] == "y" else 0
             if c and (wide or narrow):  # z -= c y, with y = mu_y x + (1 - mu_y) z
                 z, x = self._state("z", wide + narrow), wide + self._state("x", narrow)
                 torch._foreach_mul_(z, 1 - c * (1 - group["mu_y"]))
                 torch._foreach_add_(z, x, alpha=-c * group["mu_y"])
-        self._step_base(work)
+        self._step_base(work)  # z_t -> z_{t+1}, with the gradient g(y_t)
+        # x_{t+1} = mu_x x_t + (1 - mu_x) z_{t+1};  y_{t+1} = mu_y x_{t+1} + (1 - mu_y) z_{t+1}
         for group, wide, narrow in work:
             mu_x, mu_y = group["mu_x"], group["mu_y"]
-            _lerp(wide, self._state("z", wide), 1 - mu_x * mu_y)  # p: x -> new x -> new y
+            _lerp(wide, self._state("z", wide), 1 - mu_x * mu_y)  # both in one: p: x_t -> y_{t+1}
             if narrow:
                 x, z = self._state("x", narrow), self._state("z", narrow)
-                _lerp(x, z, 1 - mu_x)
+                _lerp(x, z, 1 - mu_x)  # x_{t+1}
                 torch._foreach_copy_(narrow, torch._foreach_lerp(x, z, 1 - mu_y))
 
     def _state(self, key: str, ps: list[Tensor]) -> list[Tensor]:

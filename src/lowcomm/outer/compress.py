@@ -124,13 +124,13 @@ class VisibilityGate:
     def settle(self, name: str, theta: Tensor, delta: Tensor) -> None:
         """The message of the same arguments was taken: what it did not say is the new residual."""
         s, sent, _ = self._split(name, theta, delta)
-        self.residual[name] = s.sub_(sent)
+        self.residual[name] = s.sub_(sent)  # e_r = s_r - sent
 
     def _split(self, name: str, theta: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         theta = theta.detach()
         kept = self.residual.get(name)
-        s = delta.clone() if kept is None else delta + kept
-        fired = visible(theta, s, self.dtype)
+        s = delta.clone() if kept is None else delta + kept  # s_r = Delta_r + e_r
+        fired = visible(theta, s, self.dtype)  # fire_r
         value = s
         if self.values == "bf16":
             value = s.bfloat16().to(s.dtype)

@@ -1,6 +1,6 @@
 """The bytes of gated messages: one object per worker and bucket of parameters, as it crosses the wire.
 
-    head      magic "LCG1", codec, round, worker, body's length                  <4sBQII
+    head      magic "LCG2", codec, round, worker, body's length                  <4sBIIQ
     body      per parameter the number of entries sent (LEB128), then
               packed: per parameter its length (LEB128), then the payloads, see `gate_payload`
               paper:  one zstd frame, the published patch layout (gap-coded narrowed COO) with FP32 values
@@ -24,7 +24,7 @@ from lowcomm.pulse.errors import Corrupt
 from lowcomm.pulse.patch import Patch, Record
 from lowcomm.pulse.state import Entry
 
-HEAD = struct.Struct("<4sBQII")
+HEAD = struct.Struct("<4sBIIQ")
 CODECS = {"packed": 1, "paper": 2, "refused": 255}
 TRAILER = 16
 
@@ -63,7 +63,7 @@ def refusal(name: str, round: int, worker: int) -> bytes:
 
 def sealed(codec: str, round: int, worker: int, body: bytes) -> bytes:
     """``body`` with head and trailer; ``codec`` is one of CODECS."""
-    data = HEAD.pack(b"LCG1", CODECS[codec], round, worker, len(body)) + body
+    data = HEAD.pack(b"LCG2", CODECS[codec], round, worker, len(body)) + body
     return data + xxhash.xxh3_128_digest(data)
 
 
@@ -75,7 +75,7 @@ def opened(data: bytes, codec: str, round: int, worker: int) -> memoryview:
         raise Corrupt(f"{what}: the message of {len(view)} bytes was damaged on the way")
     magic, code, of, sender, length = HEAD.unpack(view[: HEAD.size])
     body = view[HEAD.size : -TRAILER]
-    if magic != b"LCG1" or length != len(body):
+    if magic != b"LCG2" or length != len(body):
         raise Corrupt(f"{what}: this is no gated message")
     if (of, sender) != (round, worker):
         raise Corrupt(f"{what}: this is the message of round {of}, worker {sender}")

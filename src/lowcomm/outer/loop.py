@@ -70,12 +70,14 @@ class OuterLoop:
         Raises FloatingPointError naming the parameter when a message is not finite, ConsensusError when ranks differ in
         theta, Corrupt when bytes from another rank are damaged; theta and residuals are then untouched.
         """
-        agree(self.wire, self.round, self.theta_tensors())
+        agree(self.wire, self.round, self.theta_tensors())  # all hold the same theta
         tally = Tally(workers)
         alike, aggregate = 0.0, {}
         for names in self.exchange.buckets(self.theta):
+            # Delta_r, s_r = Delta_r + e_r, m_r: see `message`
             self.exchange.begin(self.round, {n: self.theta[n] for n in names}, workers, self.message, tally)
             for name in names:
+                # g = aggregate({m_r})
                 if self.only_mean:  # a stack of all workers need not be in memory
                     total = self.exchange.total(name)
                     stack = (total / self.wire.workers)[None]
@@ -88,13 +90,13 @@ class OuterLoop:
                 key = {"generator": keyed_generator(self.seed, self.round, name)} if self.draws else {}
                 aggregate[name] = self.aggregator(stack, **key)
         report = {"outer/delta_norm": float(torch.nn.utils.get_total_norm(aggregate.values()))}
-        report |= self.described(tally, alike) | self.settle(workers)
+        report |= self.described(tally, alike) | self.settle(workers)  # e_r = s_r - m_r
         for name, theta in self.theta.items():
             theta.grad = aggregate[name]
-        self.outer.step()
+        self.outer.step()  # theta = outer(theta, g)
         self.outer.zero_grad(set_to_none=True)
         for worker in workers:
-            worker.restart(self.theta)
+            worker.restart(self.theta)  # w_r = theta
         self.round += 1
         return report
 

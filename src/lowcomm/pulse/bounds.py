@@ -2,8 +2,6 @@
 
 import math
 
-from torch import Tensor
-
 FRACTION_BITS = {"bf16": 7, "fp16": 10, "fp8-e4m3": 3, "fp8-e5m2": 2, "mxfp4": 1}
 
 
@@ -42,22 +40,12 @@ def exact(lr: float, betas: tuple[float, float] = (0.9, 0.999), step: int | None
     return lr * (math.sqrt(total) + decay)
 
 
-def never_visible(weight: Tensor | float, dtype: str = "bf16") -> Tensor | float:
-    """|w|/512 for BF16: starting from a value of the format, no change up to this is seen.
+def critical_magnitude(bound: float, dtype: str = "bf16") -> float:
+    """The |w| below which a step of ``bound`` away from a value of the format is always seen, from twice this on never:
+    256 * bound for BF16 (7.7e-4 at lr 3e-6; PULSE, Def. A.3).
 
     The spacing at w is 2^(e-p) with p fraction bits; half of it, or a quarter just below a power of two, is between
     |w| / 2^(p+2) and |w| / 2^(p+1). An FP32 master may lie anywhere in its cell: then a change is seen with
     probability min(1, |change| / spacing).
     """
-    return abs(weight) / 2 ** (FRACTION_BITS[dtype] + 2)
-
-
-def always_visible(weight: Tensor | float, dtype: str = "bf16") -> Tensor | float:
-    """|w|/256 for BF16 (PULSE, Def. A.3): starting from a value of the format, any larger change is seen."""
-    return abs(weight) / 2 ** (FRACTION_BITS[dtype] + 1)
-
-
-def critical_magnitude(bound: float, dtype: str = "bf16") -> float:
-    """The |w| below which a step of ``bound`` away from a value of the format is always seen, above twice this never:
-    256 * bound for BF16 (7.7e-4 at lr 3e-6)."""
     return bound * 2 ** (FRACTION_BITS[dtype] + 1)

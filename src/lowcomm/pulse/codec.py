@@ -1,4 +1,4 @@
-"""From two sets of weights to a patch."""
+"""From two sets of weights to a patch (2602.03839, Algorithm 1; its steps as published are in `paper`)."""
 
 import io
 import tempfile

@@ -1,4 +1,4 @@
-"""From a patch back to exactly the new weights, or not at all."""
+"""From a patch back to exactly the new weights, or not at all (2602.03839, Algorithm 1, decoding)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol

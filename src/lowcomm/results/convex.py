@@ -64,11 +64,6 @@ class Problem:
         """f of every row: (S, dim) -> (S,)."""
         return ((1 + (w @ self.a.T - self.b) ** 2).sqrt() - 1).mean(1)
 
-    def full_gradient(self, w: Tensor) -> Tensor:
-        """(S, dim) -> (S, dim)."""
-        r = w @ self.a.T - self.b
-        return (r / (1 + r**2).sqrt()) @ self.a / len(self.b)
-
     def gradient(self, w: Tensor, sample: Tensor) -> Tensor:
         """Gradient of one sample per row: (S, dim), (S,) -> (S, dim)."""
         a, b = self.a[sample], self.b[sample]

@@ -23,11 +23,6 @@ class CausalText:
         self._order = Order(len(train), seed, what, remedy)
         self._evaluation = permutation(len(heldout), 0, 0)  # not in the files' order, and the same for every seed
 
-    @property
-    def tokens_available(self) -> int:
-        """Training tokens that an epoch shows."""
-        return len(self._train) * self.seq_len
-
     def check(self, workers: int, size: int, eval_samples: int = 1) -> None:
         """Raises ValueError if `workers` batches of `size`, or an evaluation, need more windows than there are."""
         self._order.check(workers, size)

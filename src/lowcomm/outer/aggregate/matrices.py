@@ -30,11 +30,11 @@ def iso_c(
     """
     if total not in ("mean", "sum"):
         raise ValueError(f"total={total!r}: choose mean or sum")
-    average = mean(deltas)
+    average = mean(deltas)  # G = mean of Delta_r
     matrix = _as_matrix(average, flatten)
     if matrix is None:
         return average
-    level = isotropy.isotropize(matrix, method, scale).view(average.shape)
+    level = isotropy.isotropize(matrix, method, scale).view(average.shape)  # G = U S V^T -> mean(S) U V^T
     return level if total == "mean" else level * len(deltas)
 
 

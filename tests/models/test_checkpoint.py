@@ -13,7 +13,7 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 from lowcomm.blocks import ConfigError
 from lowcomm.models import FAMILIES, build, parameter_count, parameters
 from lowcomm.schema import ModelConfig
-from tests.test_models import TINY, same, tiny
+from tests.models.test_building import TINY, same, tiny
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 

@@ -8,11 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lowcomm import packaged
 from lowcomm.blocks import ConfigError
 from lowcomm.byte_tokenizer import SIZE, byte_tokenizer
-from lowcomm.models import build, load_tokenizer, parameters
-from tests.test_models import tiny
+from lowcomm.models import build, load_tokenizer, packaged, parameters
+from tests.models.test_building import tiny
 
 HUB = "some/Model-1M"
 

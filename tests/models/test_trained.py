@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lowcomm import trained
 from lowcomm.blocks import ConfigError
 from lowcomm.config import checked, identity, load_config
-from lowcomm.models import build, load_tokenizer, parameters
+from lowcomm.models import build, load_tokenizer, parameters, trained
 from lowcomm.results.describe import weights_hash
 from lowcomm.rl import digest_of
 from lowcomm.schema import ModelConfig
