@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
 from huggingface_hub.errors import StrictDataclassError
 from omegaconf import OmegaConf
 from torch import nn
@@ -32,7 +31,7 @@ from transformers import (
 )
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
-from lowcomm import packaged, trained
+from lowcomm import hub, packaged, trained
 from lowcomm.blocks import ConfigError, nearest
 from lowcomm.byte_tokenizer import EOS, PAD, SIZE, byte_tokenizer
 from lowcomm.schema import ModelConfig
@@ -215,18 +214,15 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
             why = f"pin the commit of {cfg.hub}, 40 hexadecimal digits; a branch would change under the results"
             raise ConfigError(f"model.revision={cfg.revision}: {why}")
         try:
-            files = ["*.json", "*.safetensors", "*.jinja"]
-            found = snapshot_download(cfg.hub, revision=cfg.revision, allow_patterns=files)
-        except OSError as error:  # offline, gated, unknown: all the hub's errors
-            remedy = "give a copy with model.weights=local model.path=FOLDER, or take model.weights=random"
+            folder = hub.snapshot(cfg.hub, cfg.revision)
+        except OSError as error:
+            remedy = (
+                "give a copy with model.weights=local model.path=FOLDER or in HF_HOME, or take model.weights=random"
+            )
             why = f"not to be had ({' '.join(str(error).split())}); {remedy}"
             raise ConfigError(f"model.{source(cfg)}: {why}") from error
-        folder = Path(found)
-    index = folder / "model.safetensors.index.json"
-    weights = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    for name in ("config.json", *sorted(weights)):
-        if not (folder / name).is_file():
-            raise ConfigError(f"model.{source(cfg)}: there is no {name}; give {SAVED}")
+    if (name := hub.absent(folder)) is not None:
+        raise ConfigError(f"model.{source(cfg)}: there is no {name}; give {SAVED}")
     return folder
 
 
