@@ -154,7 +154,7 @@ def test_a_disk_that_fills_up_is_said_with_the_folder(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("lowcomm.checkpoint.save", full)
-    with pytest.raises(OSError, match=r"run_dir=.*/run can't be written \(No space left on device\); free some space"):
+    with pytest.raises(OSError, match=r"run_dir=.*/run: can't be written \(No space left on device\); free some space"):
         run(tmp_path / "run")
     monkeypatch.undo()
     assert run(tmp_path / "run")[2]["outcome"]["steps"] == 10
