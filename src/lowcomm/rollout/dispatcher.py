@@ -71,7 +71,11 @@ class Dispatcher:
             Path(where).unlink(missing_ok=True)  # of a trainer that was killed
         elif where[0] not in ("127.0.0.1", "::1", "localhost"):
             log.warning("rollout listens at %s in plain text: only for a private network", listen)
-        self._socket = socket.create_server(where, family=family) if family != socket.AF_UNIX else _unix(where)
+        try:
+            self._socket = socket.create_server(where, family=family) if family != socket.AF_UNIX else _unix(where)
+        except OSError as error:  # in use, not this machine's, not allowed
+            why = str(error).partition(" (while")[0]
+            raise ValueError(f"listen={listen}: {why}; take another, such as 127.0.0.1:0 for any free port") from error
         bound = self._socket.getsockname()
         host = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]
         self.address = listen if family == socket.AF_UNIX else f"{host}:{bound[1]}"
