@@ -67,6 +67,32 @@ def test_a_range_of_the_inner_optimizer_before_a_corpus_is_prepared(overrides, m
     assert torch.equal(torch.get_rng_state(), state), "the numbers of a run must not move"
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["model=local", "model.path=no/folder"],
+            "model.path=no/folder: no such folder; give a save_pretrained folder",
+        ),
+        (
+            ["model=qwen2.5-0.5b"],
+            r"model\.hub=Qwen/.*not in the cache .*, and HF_HUB_OFFLINE forbids .*model\.weights=local",
+        ),
+    ],
+)
+def test_weights_that_are_not_there_before_a_corpus_is_prepared(overrides, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "build_workload", lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ConfigError, match=message):
+        train.run_overrides([*overrides, f"run_dir={tmp_path / 'run'}"])
+
+
+def test_a_store_where_none_can_be(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=r"store .*/file can't be written \(.*\); choose another place"):
+        Store(tmp_path / "file")
+
+
 def test_a_misspelt_make_target():
     made = subprocess.run(["make", "reproduc"], cwd=ROOT, capture_output=True, text=True)
     assert made.returncode == 2
@@ -111,7 +137,7 @@ def test_a_store_of_an_unknown_kind():
 
 def test_an_empty_store_and_other_shapes(tmp_path):
     three, four = ({"w": torch.zeros(n, dtype=torch.bfloat16)} for n in (3, 4))
-    with pytest.raises(Missing, match="the store holds no version yet"):
+    with pytest.raises(Missing, match=f"the store {tmp_path} holds no version yet; wait for its publisher"):
         Subscriber(Store(tmp_path), dict(three)).advance()
     publisher = Publisher(Store(tmp_path), three)
     publisher.publish(three, version=1)

@@ -127,7 +127,12 @@ def test_the_command_line(tmp_path):
     done = call("experiment=gpa/table6", f"records={tmp_path}/records")
     assert done.returncode == 0, done.stderr
     assert "| H = 32" in (tmp_path / "tables" / "smoke" / "gpa-table6.md").read_text()
-    for argument, message in (("paper=none", "there are gpa"), ("jobs=two", "jobs=two"), ("experiment=gpa/x", "gpa/x")):
+    for argument, message in (
+        ("paper=none", "there are gpa"),
+        ("jobs=two", "jobs=two"),
+        ("jobs=100000", "jobs=100000: that many processes on "),
+        ("experiment=gpa/x", "gpa/x"),
+    ):
         failed = call(argument)
         assert failed.returncode != 0
         assert message in failed.stderr

@@ -1,5 +1,6 @@
 """Stop anywhere, start again: bitwise the uninterrupted run, for every algorithm."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lowcomm.blocks import ConfigError
 from lowcomm.session import stop_signals
 from lowcomm.train import Stopped
 from tests.runs import ALGORITHMS, TINY, metrics, run, run_in_pieces
@@ -137,6 +139,25 @@ def test_the_run_directory_is_one_configurations(tmp_path):
     run(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"seed: 0 -> 1"):
         run(tmp_path / "run", "seed=1")
+
+
+def test_a_record_cut_by_someone_keeps_the_checkpoints(tmp_path):
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "record.json").write_text('{"half')
+    with pytest.raises(ConfigError, match=r"run_dir=.*/run: record\.json: not a valid record .*; delete it"):
+        run(tmp_path / "run")
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+
+
+def test_a_disk_that_fills_up_is_said_with_the_folder(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lowcomm.checkpoint.save", full)
+    with pytest.raises(OSError, match=r"run_dir=.*/run: can't be written \(No space left on device\); free some space"):
+        run(tmp_path / "run")
+    monkeypatch.undo()
+    assert run(tmp_path / "run")[2]["outcome"]["steps"] == 10
 
 
 def test_two_processes_cannot_share_a_run(tmp_path):

@@ -19,13 +19,14 @@ class ConfigError(ValueError):
 
 
 def as_config_error(call: Callable[..., T], *args: Any) -> T:
-    """Rooms that know no configuration raise ValueError; before the first step it is one of the configuration.
+    """Rooms that know no configuration raise ValueError, or OSError for a place that is none; before the first step
+    it is one of the configuration.
 
-    Returns what the call returns. Raises ConfigError in place of ValueError.
+    Returns what the call returns. Raises ConfigError in their place.
     """
     try:
         return call(*args)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise ConfigError(str(error)) from error
 
 
@@ -53,9 +54,9 @@ def check_block(path: str, block: DictConfig) -> None:
         if key == SEED:
             raise ConfigError(f"{path}.{key}={value}: the run's seed is used everywhere; set seed={value}")
         if key not in arguments:
-            full = [f"{path}.{a}" for a in arguments]
-            raise ConfigError(f"{path}.{key}={value}: {block['_target_']} takes no '{key}'"
-                              f"{nearest(f'{path}.{key}', full)}")  # fmt: skip
+            hint = nearest(key, arguments).replace("'", f"'{path}.", 1)
+            hint = hint or f"; it takes {', '.join(a for a in arguments if a != SEED)}"
+            raise ConfigError(f"{path}.{key}={value}: {block['_target_']} takes no '{key}'{hint}")
         argument = arguments[key]
         if get_origin(argument.annotation) is not Sequence:  # as many values as one likes
             check_kind(f"{path}.{key}", value, argument.default)

@@ -44,6 +44,8 @@ def explain(error: Exception, overrides: list[str], primary: str, roots: tuple[P
     def is_group(name: str) -> bool:
         return any((root / name).is_dir() for root in roots)
 
+    if mistake := misshapen(overrides, message, roots):
+        return mistake
     groups = [o for o in overrides if is_group(o.partition("=")[0])]
     for group, _, option in (o.partition("=") for o in groups):
         folders = [root / group for root in roots]
@@ -60,8 +62,22 @@ def explain(error: Exception, overrides: list[str], primary: str, roots: tuple[P
     for override in overrides:
         key = override.lstrip("+~").split("=")[0]
         if "/" not in key and key not in known and not is_group(key):
-            return f"{override}: there is no key '{key}'{nearest(key, known)}"
+            return f"{override}: there is no key '{key}'{nearest(key, known) or '; --help lists them'}"
     return message
+
+
+def misshapen(overrides: list[str], message: str, roots: tuple[Path, ...]) -> str | None:
+    """What is wrong with the form of an override or the name of a group, whatever the value; `message` is Hydra's."""
+    folders = {folder.relative_to(root).as_posix() for root in roots for folder in root.rglob("*/")}
+    for override in overrides:
+        key, equals, value = override.lstrip("+~").partition("=")
+        if not (equals and key) and not override.startswith("~"):
+            return f"{override}: is no key=value; write it so, with no blanks around the ="
+        if f"'{override}'" in message and "--multirun" in message:
+            return f"{override}: several values are a sweep; add -m, or give one value (a list is {key}=[{value}])"
+        if "/" in key and key not in folders and not key.startswith("hydra/"):
+            return f"{override}: there is no group '{key}'{nearest(key, folders) or '; --help lists them'}"
+    return None
 
 
 def flat_keys(cfg: DictConfig, prefix: str = "") -> list[str]:
@@ -114,7 +130,8 @@ def conform(cfg: DictConfig, schema: type) -> DictConfig:
             parent = key.rpartition(".")[0]
             free = any(key.startswith(p) for p in ("workload.", "model.config.")) or in_block(key)
             if not free and key not in known and (parent in known or not parent):
-                raise ConfigError(f"+{key}={OmegaConf.select(plain, key)}: there is no such key{nearest(key, known)}")
+                hint = nearest(key, known) or "; --help lists them"
+                raise ConfigError(f"+{key}={OmegaConf.select(plain, key)}: there is no such key{hint}")
         merged = OmegaConf.merge(OmegaConf.structured(schema), plain)
     except OmegaConfBaseException as error:
         why = str(error).splitlines()[0]

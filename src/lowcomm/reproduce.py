@@ -170,6 +170,9 @@ def main(cfg: DictConfig) -> None:
     try:
         if type(cfg.jobs) is not int or cfg.jobs < 1:
             raise ValueError(f"jobs={cfg.jobs}: must be a whole number, at least 1")
+        if cfg.jobs > max(2, cores := os.cpu_count() or 1):  # 2 is what make says on any machine
+            raise ValueError(f"jobs={cfg.jobs}: that many processes on {cores} cores wait for each other and may run "
+                             f"out of memory; take jobs={max(2, cores)} or less")  # fmt: skip
         for key in ("list", "render"):
             if type(cfg[key]) is not bool:
                 raise ValueError(f"{key}={cfg[key]}: must be true or false")

@@ -14,9 +14,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lowcomm.blocks import ConfigError, as_config_error
+from lowcomm.blocks import ConfigError
 from lowcomm.checkpoint import write_bytes
 from lowcomm.config import identity, run_name
+from lowcomm.disk import FULL
 from lowcomm.results import record
 
 log = logging.getLogger(__name__)
@@ -65,16 +66,23 @@ class RunDir:
     def __enter__(self) -> "RunDir":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         self.release()
+        if isinstance(error, OSError) and error.errno in FULL:
+            why = f"can't be written ({error.strerror}); free some space"
+            raise OSError(f"run_dir={self.path}: {why}") from error
 
     def finished(self) -> dict[str, Any] | None:
         """The record of a run that is finished, else None. Raises ConfigError for a record that is not valid."""
         if not self.record.exists():
             return None
+        try:
+            done = record.read(self.record)
+        except record.RecordError as error:
+            raise ConfigError(f"run_dir={self.path}: {error}") from error
         log.info("%s is finished already", self.path)
         self.finish()  # it may have died before
-        return as_config_error(record.read, self.record)
+        return done
 
     def begin(self, overrides: list[str]) -> None:
         """Everything was checked: from now on the folder is this configuration's, and not before."""

@@ -18,9 +18,8 @@ from lowcomm.blocks import ConfigError
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """What needs neither data nor weights: the model's config, and a device that can hold weights and gradients.
-
-    Raises ConfigError.
+    """What needs no data: the model's config, a device that can hold weights and gradients, and where ready weights
+    come from (not yet those that are trained first). Raises ConfigError.
     """
     models.architecture(cfg.model)
     count = models.parameter_count(cfg.model) if cfg.model.weights == "random" else 0
@@ -36,6 +35,8 @@ def check_machine(cfg: DictConfig) -> None:
             f"model.name={cfg.model.name}: weights and gradients take {need / 1e9:.1f} GB, this machine has "
             f"{have / 1e9:.1f} GB for them (scale.device={cfg.scale.device}); choose a smaller model"
         )
+    if cfg.model.weights in ("local", "hub", "package"):
+        models.checkpoint_architecture(cfg.model, models.checkpoint_folder(cfg.model))
 
 
 @contextlib.contextmanager

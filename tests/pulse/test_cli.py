@@ -177,6 +177,39 @@ def test_tensors_that_overlap_and_an_index_that_is_none(tmp_path):
         assert main(["verify", str(tmp_path / "none"), "--base", str(tmp_path)]) == 2
 
 
+def test_an_output_that_is_an_input(files, capsys):
+    """--force replaces an older output, never what is read."""
+    path, *_ = files
+    o, n, p = (str(path / x) for x in ("old.safetensors", "new.safetensors", "p.pulse"))
+    before = (path / "new.safetensors").read_bytes()
+    assert main(["diff", o, n, "-o", n, "--force"]) == 2
+    assert main(["diff", o, n, "-o", p]) == 0
+    assert main(["apply", o, p, "-o", p, "--force"]) == 2
+    assert capsys.readouterr().err.count("the output would replace an input; choose another output") == 2
+    assert (path / "new.safetensors").read_bytes() == before
+    assert main(["apply", o, p, "-o", o, "--force"]) == 0  # the base goes on as the result
+    assert (path / "old.safetensors").read_bytes() == before
+
+
+def test_a_refusal_names_the_file_it_was_given(files, capsys):
+    path, *_ = files
+    o, n, p = (str(path / x) for x in ("old.safetensors", "new.safetensors", "p.pulse"))
+    save_file({"v": torch.zeros(4)}, path / "v.safetensors")
+    save_file({"v": torch.zeros(3, dtype=torch.int8)}, path / "w.safetensors")
+    assert main(["diff", o, n, "-o", p]) == 0
+    for arguments, said in (
+        (["apply", p, o, "-o", f"{p}2"], "p.pulse is not a safetensors file"),
+        (["apply", o, n, "-o", f"{p}2"], f"{n}: not a patch"),
+        (["apply", o, f"{p}9", "-o", f"{p}2"], f"{p}9: there is no such patch"),
+        (["apply", f"{o}9", p, "-o", f"{p}2"], f"{o}9: no .safetensors file is there"),
+        (["diff", str(path / "v.safetensors"), str(path / "w.safetensors"), "-o", f"{p}2"],
+         "'v' is F32 (4,) in old and I8 (3,) in new: take two states of one model"),
+    ):  # fmt: skip
+        assert main(arguments) in (2, 4)
+        assert said in capsys.readouterr().err
+    assert not list(path.glob(".partial*"))
+
+
 def test_alone():
     """The library needs nothing of the trainer."""
     others = ["hydra", "trl", "transformers", "datasets", "lowcomm.workloads", "lowcomm.train", "matplotlib", "s3fs"]

@@ -193,8 +193,12 @@ def test_restart_continues(store):
 def test_another_model_in_the_same_folder(tmp_path):
     store = Store(tmp_path)
     Publisher(store, weights(0)).publish(weights(0), 0)
-    with pytest.raises(Unsupported):
-        Publisher(store, {**weights(0), "b": torch.zeros(6)})
+    for other in ({**weights(0), "b": torch.zeros(6)}, {"another": torch.zeros(6)}, {"b": weights(0)["b"]}):
+        with pytest.raises(
+            ValueError, match=r"store .* holds what these weights can't follow \(.*; give another store"
+        ):
+            Publisher(store, other)
+    assert store.versions("anchor") == [0], "nothing of it was retired"
     with pytest.raises(ValueError, match="nothing to publish"):
         Publisher(store, {})
     publisher = Publisher(store, weights(0))

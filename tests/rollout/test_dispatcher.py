@@ -260,6 +260,14 @@ def test_a_worker_outlives_its_trainer(tmp_path, kind):
         assert d.status()["verified"] == 1  # it said again what it holds
 
 
+def test_a_place_where_it_cannot_listen(tmp_path):
+    message = r"listen=127\.0\.0\.1:\d+: .*in use; choose another address \(port 0: any free one\)"
+    with dispatcher(listen="127.0.0.1:0") as d, pytest.raises(ValueError, match=message):
+        Dispatcher(d.address, TOKEN)
+    with pytest.raises(ValueError, match=r"listen=unix:.*No such file.*"):
+        Dispatcher(f"unix:{tmp_path}/none/socket", TOKEN)
+
+
 def test_a_worker_without_a_trainer_gives_up(tmp_path):
     with pytest.raises(ConnectionError, match="not to be reached for 0.2 s"):
         Worker(Hash(), f"unix:{tmp_path}/nobody", TOKEN, "w", "fake", 0.2).run()

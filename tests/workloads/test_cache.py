@@ -1,3 +1,4 @@
+import errno
 import subprocess
 import sys
 
@@ -36,6 +37,20 @@ def test_a_build_that_fails_leaves_nothing_that_looks_finished(tmp_path):
     assert not (tmp_path / "made").exists()
     made = cache.build_once(tmp_path / "made", lambda folder: (folder / "b").write_text("whole"))
     assert [f.name for f in made.iterdir()] == ["b"]
+
+
+def test_a_full_disk_and_a_place_that_is_none_are_said_with_the_remedy(tmp_path):
+    def fills(folder):
+        (folder / "a").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    remedy = "free some space there, or set LOWCOMM_CACHE to another folder"
+    with pytest.raises(OSError, match=rf"the cache {tmp_path} can't be written \(No space left on device\); {remedy}"):
+        cache.build_once(tmp_path / "made", fills)
+    assert [f.name for f in tmp_path.iterdir()] == ["made.lock"], "what is half there would fill the disk for ever"
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="the cache .*/file can't be written"):
+        cache.build_once(tmp_path / "file" / "made", fills)
 
 
 def test_what_is_there_is_not_built_again(tmp_path):

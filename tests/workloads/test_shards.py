@@ -160,10 +160,10 @@ def test_shards_are_found_below_and_sorted(tmp_path):
 def test_folders_without_shards(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         find_shards(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="but nothing"):
+    with pytest.raises(ValueError, match="there, the folder is empty; give the folder that holds some"):
         find_shards(tmp_path)
     (tmp_path / "a.json.gz").touch()
-    with pytest.raises(ValueError, match=r"no shard \(.jsonl, .* there, but 1 other files, such as a.json.gz"):
+    with pytest.raises(ValueError, match=r"no shard \(.jsonl, .* there, there are 1 other files, such as a.json.gz"):
         find_shards(tmp_path)
 
 

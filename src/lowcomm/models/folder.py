@@ -1,11 +1,9 @@
 """Where the files of a pretrained model lie: a folder, a pip package's, that of a run trained first, or the hub's."""
 
-import json
 import re
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
-
+from lowcomm import hub
 from lowcomm.blocks import ConfigError
 from lowcomm.models import packaged, trained
 from lowcomm.models.families import architecture
@@ -34,18 +32,15 @@ def checkpoint_folder(cfg: ModelConfig) -> Path:
             why = f"pin the commit of {cfg.hub}, 40 hexadecimal digits; a branch would change under the results"
             raise ConfigError(f"model.revision={cfg.revision}: {why}")
         try:
-            files = ["*.json", "*.safetensors", "*.jinja"]
-            found = snapshot_download(cfg.hub, revision=cfg.revision, allow_patterns=files)
-        except OSError as error:  # offline, gated, unknown: all the hub's errors
-            remedy = "give a copy with model.weights=local model.path=FOLDER, or take model.weights=random"
+            folder = hub.snapshot(cfg.hub, cfg.revision)
+        except OSError as error:
+            remedy = (
+                "give a copy with model.weights=local model.path=FOLDER or in HF_HOME, or take model.weights=random"
+            )
             why = f"not to be had ({' '.join(str(error).split())}); {remedy}"
             raise ConfigError(f"model.{source(cfg)}: {why}") from error
-        folder = Path(found)
-    index = folder / "model.safetensors.index.json"
-    weights = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    for name in ("config.json", *sorted(weights)):
-        if not (folder / name).is_file():
-            raise ConfigError(f"model.{source(cfg)}: there is no {name}; give {SAVED}")
+    if (name := hub.absent(folder)) is not None:
+        raise ConfigError(f"model.{source(cfg)}: there is no {name}; give {SAVED}")
     return folder
 
 

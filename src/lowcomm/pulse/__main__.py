@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from lowcomm.disk import writable
 from lowcomm.pulse import measure, report
 from lowcomm.pulse.checkpoint import Checkpoint
 from lowcomm.pulse.codec import write
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _diff(args: argparse.Namespace) -> None:
+    _spare(args.output, args.old, args.new)
     with Checkpoint(args.old) as old, Checkpoint(args.new) as new, aside(args.output, args.force) as part:
         with part.open("wb") as out, progress("diff", new.nbytes) as count:
             numbers = {"base_version": args.base_version, "version": args.version, "threads": args.threads}
@@ -94,11 +96,13 @@ def _diff(args: argparse.Namespace) -> None:
 
 
 def _apply(args: argparse.Namespace) -> None:
+    _spare(args.output, *args.patches)
+    Checkpoint(args.base).__exit__()  # its faults before a copy of it is made
+    patches = [(file, _read(file)) for file in args.patches]
     with aside(args.output, args.force) as part:
         (shutil.copytree if args.base.is_dir() else shutil.copyfile)(args.base, part)
         with Checkpoint(part, writable=True) as state:
-            for file in args.patches:
-                patch = _read(file)
+            for file, patch in patches:
                 apply(state, patch, args.threads)
                 print(f"{file.name}: now version {patch.version}, {patch.target_digest.hex()}")
             state.flush()
@@ -142,17 +146,28 @@ def _bench(args: argparse.Namespace) -> None:
 def _read(file: Path) -> Patch:
     if file.is_dir():
         raise ValueError(f"{file} is a folder: give a patch, the one file that diff wrote to its --output")
-    if not file.stat().st_size:
-        return decode(b"")
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: there is no such patch; diff writes one to its --output")
     with file.open("rb") as f:  # an anchor is as large as the weights
-        return decode(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+        data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) if file.stat().st_size else b""
+    try:
+        return decode(data)
+    except (Corrupt, Unsupported) as e:
+        raise type(e)(f"{file}: {e}") from e
+
+
+def _spare(output: Path, *inputs: Path) -> None:
+    for path in inputs:
+        if output.exists() and path.exists() and output.samefile(path):
+            raise ValueError(f"{output}: the output would replace an input; choose another output")
 
 
 @contextmanager
 def aside(path: Path, force: bool) -> Iterator[Path]:
     """A path beside ``path`` that takes its name if all went well, and is removed if not.
 
-    Raises FileExistsError if ``path`` is there already without ``force``, FileNotFoundError where its folder is not.
+    Raises FileExistsError if ``path`` is there already without ``force``, FileNotFoundError where its folder is not,
+    OSError naming ``path`` when the disk takes no more.
     """
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: there is no folder {path.parent}; make it, or choose another output")
@@ -160,10 +175,11 @@ def aside(path: Path, force: bool) -> Iterator[Path]:
         raise FileExistsError(f"{path} exists: use --force to replace it")
     part = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
-        yield part
-        if path.is_dir():
-            shutil.rmtree(path)
-        part.replace(path)
+        with writable(str(path), "free some space, or choose another output"):
+            yield part
+            if path.is_dir():
+                shutil.rmtree(path)
+            part.replace(path)
     finally:
         if part.is_dir():
             shutil.rmtree(part)

@@ -103,7 +103,7 @@ def _shards(path: Path) -> list[Path]:
         return [path / name for name in names]
     files = sorted(path.glob("*.safetensors"))
     if not files:
-        raise FileNotFoundError(f"{path}: no .safetensors file is there")
+        raise FileNotFoundError(f"{path}: no .safetensors file is there; give one, or a folder of shards")
     return files
 
 
@@ -112,7 +112,7 @@ def _header(file: Path) -> dict[str, tuple[Entry, Place]]:
     with file.open("rb") as f:
         length = int.from_bytes(f.read(8), "little")
         if length > min(size - 8, MAX_HEADER):
-            raise Corrupt(f"{file.name} is not a safetensors file, or is cut off")
+            raise Corrupt(f"{file.name} is not a safetensors file, or is cut off; save it again, as one")
         raw = f.read(length)
     try:
         items = {name: item for name, item in json.loads(raw).items() if name != "__metadata__"}

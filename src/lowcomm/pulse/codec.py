@@ -99,7 +99,8 @@ def _check_pair(old: State | None, new: State, codec: str) -> None:
     for name in sorted({*old.entries, *new.entries}):
         a, b = old.entries.get(name), new.entries.get(name)
         if a != b:
-            raise ValueError(f"tensor {name!r} is {a or 'absent'} in old and {b or 'absent'} in new: publish an anchor")
+            why = f"tensor {name!r} is {a or 'absent'} in old and {b or 'absent'} in new"
+            raise ValueError(f"{why}: take two states of one model, or publish an anchor")
 
 
 def _encode_tensors(body, old, new, codec, writer, threads, progress, history):

@@ -21,5 +21,9 @@ class Missing(PatchError):
     """Something that must exist does not: an object in the store, or a tensor at the receiver."""
 
 
+class Foreign(Missing):
+    """The receiver lacks a tensor of the patch: most likely another model's. Remedy: another store."""
+
+
 class Unsupported(PatchError):
     """Well formed, but this receiver cannot take it: another version, codec, dtype, shape or tensor name."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lowcomm.pulse.codec import IN_MEMORY, write
-from lowcomm.pulse.errors import Corrupt, Missing, Untrusted
+from lowcomm.pulse.errors import Corrupt, Foreign, Missing, Unsupported, Untrusted
 from lowcomm.pulse.history import History
 from lowcomm.pulse.marker import Marker
 from lowcomm.pulse.state import Tensors, digest
@@ -22,6 +22,7 @@ class Publisher:
     committed bits is kept on the CPU. Over a store that holds versions already the chain goes on: the baseline is the
     newest version there, wherever training resumed. ``anchor_every``: an anchor follows after so many versions;
     ``keep_anchors``: how many, with the patches after the oldest, retention leaves. ``codec``: see `encode`.
+    Raises ValueError over another model's store.
     """
 
     def __init__(
@@ -56,6 +57,9 @@ class Publisher:
             version = reader.advance(latest)
         except Untrusted:
             raise
+        except (Foreign, Unsupported) as error:  # going on would end with the other's versions retired
+            why = f"holds what these weights can't follow ({error})"
+            raise ValueError(f"store {self.store.root} {why}; give another store, or delete it") from error
         except (Missing, Corrupt):  # the chain is broken: whoever follows needs an anchor anyway
             return None
         # a chain of another codec has left no memory that the readers share

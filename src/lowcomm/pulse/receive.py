@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lowcomm.pulse import paper
 from lowcomm.pulse.blocks import Mode, Update, decode_block, split
-from lowcomm.pulse.errors import Corrupt, Missing, StaleBase, Unsupported
+from lowcomm.pulse.errors import Corrupt, Foreign, StaleBase, Unsupported
 from lowcomm.pulse.history import History, Marks, grew
 from lowcomm.pulse.overlap import refuse_overlaps
 from lowcomm.pulse.paper import differences
@@ -36,7 +36,7 @@ def apply(
 
     Everything is checked before the first write: the object, names, shapes and dtypes, that these weights are the
     patch's base, every position, and that the result has the target digest. Raises a PatchError with the weights
-    untouched: Corrupt, Unsupported, Missing (a tensor), StaleBase.
+    untouched: Corrupt, Unsupported, Foreign (a tensor is missing), StaleBase.
 
     ``history`` is this side's memory, needed by the codec "history" and kept up to date by every patch.
 
@@ -135,7 +135,7 @@ def _checked(
 def match(patch: Patch, state: State) -> dict[str, list[str]]:
     """For each record the state's tensors that take it: one, or several where the publisher ties what is separate here.
 
-    Raises Missing where the state lacks a tensor, Unsupported where it has others, or other shapes or dtypes.
+    Raises Foreign where the state lacks a tensor, Unsupported where it has others, or other shapes or dtypes.
     """
     other: dict[str, list[str]] = {}
     for alias, owner in patch.aliases.items():
@@ -144,7 +144,7 @@ def match(patch: Patch, state: State) -> dict[str, list[str]]:
     for record in patch.records:
         known = [n for n in (record.name, *other.get(record.name, ())) if n in state.entries or n in state.aliases]
         if not known:
-            raise Missing(f"the patch has tensor {record.name!r}, the receiver does not: is it the same model?")
+            raise Foreign(f"the patch has tensor {record.name!r}, the receiver does not: is it the same model?")
         names[record.name] = list(dict.fromkeys(state.aliases.get(n, n) for n in known))
         for name in names[record.name]:
             if state.entries[name] != record.entry:

@@ -22,6 +22,9 @@ class Entry(NamedTuple):
     dtype: str  # as in LAYOUTS
     shape: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return f"{self.dtype} {self.shape}"
+
     @property
     def numel(self) -> int:
         """Number of elements; 1 for a scalar."""

@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import fsspec
 
+from lowcomm.disk import DENIED, writable
 from lowcomm.pulse import marker as markers
 from lowcomm.pulse.errors import Corrupt, Missing
 from lowcomm.pulse.marker import Marker
@@ -48,8 +49,9 @@ class Store:
             raise ValueError(f"store {url}: {error}; give a folder, or an address that fsspec knows") from error
         self.root = root.rstrip("/")
         self.private_key, self.public_key = private_key, public_key
-        for folder in FOLDERS.values():
-            self.fs.makedirs(f"{self.root}/{folder}", exist_ok=True)
+        with writable(f"store {self.root}", "choose another place", *DENIED):
+            for folder in FOLDERS.values():
+                self.fs.makedirs(f"{self.root}/{folder}", exist_ok=True)
 
     def put(self, patch: Patch, data: BinaryIO) -> Marker:
         """Write the object, then its marker. A version that is there already with the same weights is left alone.
@@ -79,7 +81,7 @@ class Store:
         """Whole or not at all: object stores publish at the end by themselves, in a folder we rename."""
         final = f"{self.root}/{path}"
         aside = f"{final}.partial" if "file" in self.fs.protocol else final
-        with self.fs.open(aside, "wb") as out:
+        with writable(f"store {self.root}", "free some space there"), self.fs.open(aside, "wb") as out:
             if isinstance(data, bytes):
                 out.write(data)
             else:

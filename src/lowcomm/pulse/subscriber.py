@@ -85,7 +85,7 @@ class Subscriber:
         anchors, patches = (set(self.store.versions(kind)) for kind in ("anchor", "patch"))
         known = sorted(anchors | patches, reverse=True)
         if not known:
-            raise Missing("the store holds no version yet")
+            raise Missing(f"the store {self.store.root} holds no version yet; wait for its publisher, or give another")
         if version is not None and version not in known:
             raise Missing(f"version {version} is not in the store; it has {known[-1]} to {known[0]}")
         error: PatchError | None = None

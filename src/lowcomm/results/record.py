@@ -133,7 +133,7 @@ def read(path: Path) -> dict[str, Any]:
         record = json.loads(path.read_text(encoding="utf-8"))
         check(record)
     except (ValueError, TypeError, KeyError) as error:
-        raise RecordError(f"{path.name}: not a valid record ({error}); delete it and run reproduce again") from error
+        raise RecordError(f"{path.name}: not a valid record ({error}); delete it and run what made it") from error
     return record
 
 

@@ -11,6 +11,8 @@ from lowcomm.rl.config import ROOTS, checked, load_config
 @hydra.main(version_base="1.3", config_path=str(ROOTS[0]), config_name="rl")
 def main(cfg: DictConfig) -> float:
     """The command: one run; mistakes and interruptions end in one line. Returns the final error rate, for sweeps."""
+    from safetensors import SafetensorError
+
     from lowcomm.outer.exchange import ConsensusError
     from lowcomm.pulse import PatchError
     from lowcomm.rl.outer_launch import launch, launches
@@ -20,7 +22,7 @@ def main(cfg: DictConfig) -> float:
 
     name_ranks()
     overrides = list(HydraConfig.get().overrides.task)
-    with one_line(OSError, RolloutError, PatchError, ConsensusError):
+    with one_line(OSError, SafetensorError, RolloutError, PatchError, ConsensusError):
         if launches(cfg):
             result = launch(checked(cfg), overrides, None)
         else:

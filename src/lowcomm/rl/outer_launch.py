@@ -13,9 +13,13 @@ from omegaconf import DictConfig
 
 from lowcomm.blocks import ConfigError
 from lowcomm.command import Stopped
+from lowcomm.pulse.errors import PatchError
+from lowcomm.rollout.dispatcher import RolloutError
 from lowcomm.session import stop_signals
 
-TELLS = {kind.__name__: kind for kind in (ConfigError, FloatingPointError, Stopped, ConnectionError)}
+# what a trainer may end with, the special before the general
+ENDS = (ConfigError, FloatingPointError, Stopped, RolloutError, PatchError, ConnectionError, OSError)
+TELLS = {kind.__name__: kind for kind in ENDS}
 
 
 def launches(cfg: DictConfig) -> bool:

@@ -78,14 +78,15 @@ def secret(cfg: DictConfig) -> str:
     """The token. Raises ConfigError."""
     if cfg.token_file is None and not os.environ.get(TOKEN):
         raise ConfigError(f"token_file=null: give the trainer's token file, or set {TOKEN}")
-    return os.environ[TOKEN] if cfg.token_file is None else _read("token_file", cfg.token_file)
+    where = "; give the one that the trainer's rollout.json names"
+    return os.environ[TOKEN] if cfg.token_file is None else _read("token_file", cfg.token_file, where)
 
 
-def _read(key: str, path: str) -> str:
+def _read(key: str, path: str, remedy: str = "") -> str:
     try:
         return Path(path).read_text().strip()
     except OSError as error:
-        raise ConfigError(f"{key}={path}: {error.strerror}") from error
+        raise ConfigError(f"{key}={path}: {error.strerror}{remedy}") from error
 
 
 def engine(cfg: DictConfig):

@@ -24,7 +24,7 @@ def listener(listen: str) -> tuple[socket.socket, str]:
             log.warning("rollout listens at %s in plain text: only for a private network", listen)
         made = socket.create_server(where, family=family)
     except OSError as error:
-        why = error.strerror or error
+        why = str(error.strerror or error).partition(" (while")[0]  # it says the address again
         raise ValueError(f"listen={listen}: {why}; choose another address (port 0: any free one)") from error
     bound = made.getsockname()
     host = f"[{bound[0]}]" if family == socket.AF_INET6 else bound[0]

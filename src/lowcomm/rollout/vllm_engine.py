@@ -44,7 +44,9 @@ class VllmEngine:
         if version is None:
             version = self.store.latest()
             if version is None:
-                raise Missing("the store holds no version yet")
+                raise Missing(
+                    f"the store {self.store.root} holds no version yet; wait for its publisher, or give another"
+                )
         if version == self.version:
             return version
         kind = "patch" if version in self.store.versions("patch") else "anchor"

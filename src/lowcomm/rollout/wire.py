@@ -96,7 +96,7 @@ def endpoint(address: str) -> tuple[socket.AddressFamily, Any]:
         return socket.AF_UNIX, address.removeprefix("unix:")
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"address={address}: HOST:PORT or unix:PATH")
+        raise ValueError(f"address={address}: is none; write HOST:PORT or unix:PATH")
     host = host.strip("[]")
     return (socket.AF_INET6 if ":" in host else socket.AF_INET), (host, int(port))
 

@@ -33,7 +33,7 @@ class Worker:
 
     def run(self) -> None:
         """Raises Refused, or ConnectionError when no trainer was to be had for ``wait_limit_s``."""
-        met, pause = time.monotonic(), 0.1
+        met, pause, last = time.monotonic(), 0.1, ""
         while True:
             try:
                 with socket.socket(self.family, socket.SOCK_STREAM) as sock:
@@ -48,9 +48,13 @@ class Worker:
                         met = time.monotonic()
                         pause = 0.1 if self.jobs > before else pause
             except (OSError, WireError) as error:
-                log.info("trainer at %s: %s", self.trainer, error or "silence")
+                last = str(error) or "silence"
+                log.info("trainer at %s: %s", self.trainer, last)
             if time.monotonic() - met > self.wait_limit_s:
-                raise ConnectionError(f"trainer={self.trainer}: not to be reached for {self.wait_limit_s:g} s")
+                raise ConnectionError(
+                    f"trainer={self.trainer}: not to be reached for {self.wait_limit_s:g} s ({last}); is it running? "
+                    "Its address stands in rollout.json in its run folder"
+                )
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_S)
 
@@ -65,7 +69,7 @@ class Worker:
         )
         answer = line.receive()
         if answer["type"] == "refused":
-            raise Refused(f"trainer={self.trainer}: {wire.text(answer, 'message', 1000)}")
+            raise Refused(f"trainer={self.trainer}: {wire.text(answer, 'message', 1000)}; see its rollout.json")
         if answer["type"] != "welcome":
             raise WireError(f"{answer['type']!r:.40} instead of a welcome")
         line.limit = wire.LINE

@@ -97,9 +97,12 @@ def read_hub(hub: str, revision: str | None, split: str, key: str) -> list[Row]:
     pinned(revision, f"{key}revision", f"the dataset {hub}")
     from datasets import get_dataset_config_names, load_dataset
 
-    names = get_dataset_config_names(hub, revision=revision)
-    chosen = next(([name] for name in ("default", "main", "full") if name in names), sorted(names))
-    return [row for name in chosen for row in load_dataset(hub, name, revision=revision, split=split)]
+    from lowcomm.hub import asking
+
+    with asking(f"{key}hub={hub}", f"give a copy with {key}path=FOLDER"):
+        names = get_dataset_config_names(hub, revision=revision)
+        chosen = next(([name] for name in ("default", "main", "full") if name in names), sorted(names))
+        return [row for name in chosen for row in load_dataset(hub, name, revision=revision, split=split)]
 
 
 def first(row: Row, *fields: str) -> Any:

@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lowcomm.disk import DENIED, writable
+
+REMEDY = "free some space there, or set LOWCOMM_CACHE to another folder"
+
 
 def root(cache_dir: str | None) -> Path:
     """`cache_dir`, else $LOWCOMM_CACHE, else `.cache/lowcomm` under the current folder."""
@@ -24,20 +28,30 @@ def digest(value: Any) -> str:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """One process at a time; the system gives the lock back if its holder dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    with writable(f"the cache {path.parent}", REMEDY, *DENIED):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 @contextmanager
 def part(folder: Path) -> Iterator[Path]:
-    """An empty folder to write into; the caller renames it when it is whole. To be used under a lock."""
+    """An empty folder to write into; the caller renames it when it is whole. To be used under a lock.
+
+    What fails leaves nothing behind, and so takes no space.
+    """
     aside = folder.with_name(folder.name + ".part")
     if aside.exists():  # left by a build that was killed
         shutil.rmtree(aside)
-    aside.mkdir()
-    yield aside
+    try:
+        with writable(f"the cache {folder.parent}", REMEDY):
+            aside.mkdir()
+            yield aside
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
 
 
 def build_once(folder: Path, write: Callable[[Path], None]) -> Path:

@@ -23,10 +23,17 @@ def load_tokenizer(spec: str, revision: str | None, eos_token: str | None) -> tu
         tokenizer = Tokenizer.from_file(spec)
     else:
         if not path.is_dir():
-            pinned(revision, "workload.tokenizer_revision", f"the tokenizer {spec} (no such local file or folder)")
+            pinned(
+                revision,
+                "workload.tokenizer_revision",
+                f"the tokenizer {spec} (no such local file or folder; {TRAIN}512 trains one)",
+            )
         from transformers import AutoTokenizer  # slow to import, and of no use to a file
 
-        loaded = AutoTokenizer.from_pretrained(spec, revision=revision)
+        from lowcomm.hub import asking
+
+        with asking(f"workload.tokenizer={spec}", f"give a local tokenizer.json, or {TRAIN}512 to train one"):
+            loaded = AutoTokenizer.from_pretrained(spec, revision=revision)
         if not loaded.is_fast:
             raise ValueError(f"workload.tokenizer={spec}: it has no tokenizer.json, so it is too slow to use")
         tokenizer, eos_token = loaded.backend_tokenizer, eos_token or loaded.eos_token

@@ -121,7 +121,7 @@ class ImageNet(Classification):
             raise ValueError(f"path={path}, hub={hub}: give one, a local folder or a dataset on the hub")
         source = ClassFolder(path) if hub is None else HubImages(hub, revision)
         if len(source.classes) != num_classes:
-            raise ValueError(f"num_classes={num_classes}: the data have {len(source.classes)} classes")
+            raise ValueError(f"num_classes={num_classes}: the data have {len(source.classes)} classes; say so")
         self._pool = ThreadPoolExecutor(decode_threads)
         self._seed, self._size, self._scale, self._eval_crop = seed, image_size, (low, high), eval_crop
         self._train, self._heldout, self._source = source.train, source.heldout, source.describe()

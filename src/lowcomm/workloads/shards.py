@@ -21,8 +21,9 @@ def find_shards(folder: Path) -> list[tuple[str, Path]]:
     files = sorted((p.relative_to(folder).as_posix(), p) for p in folder.rglob("*") if p.is_file())
     shards = [(name, path) for name, path in files if name.endswith(EXTENSIONS)]
     if not shards:
-        seen = f"{len(files)} other files, such as {files[0][0]}" if files else "nothing"
-        raise ValueError(f"workload.path={folder}: no shard ({', '.join(EXTENSIONS)}) there, but {seen}")
+        seen = f"there are {len(files)} other files, such as {files[0][0]}" if files else "the folder is empty"
+        kinds = ", ".join(EXTENSIONS)
+        raise ValueError(f"workload.path={folder}: no shard ({kinds}) there, {seen}; give the folder that holds some")
     return shards
 
 

@@ -164,7 +164,9 @@ class Dclm(CausalText):
         if (path is None) == (hub is None):
             raise ValueError(f"path={path}, hub={hub}: give one, a local folder of shards or a dataset on the hub")
         if hub is not None and tokens is None:
-            raise ValueError("tokens=null: streaming from the hub needs the number of training tokens to prepare")
+            raise ValueError(
+                "tokens=null: streaming from the hub needs the number of training tokens to prepare; set it"
+            )
         source = web.Local(path, field, max_line_bytes) if hub is None else web.Hub(hub, revision, field)
         root = cache.root(cache_dir)
         if tokenizer.startswith(encoders.TRAIN):

@@ -63,7 +63,10 @@ class Hub:
         if self._next != k:
             import datasets  # slow to import, and of no use to local text
 
-            rows = datasets.load_dataset(self._hub, revision=self._revision, split="train", streaming=True)
+            from lowcomm.hub import asking
+
+            with asking(f"workload.hub={self._hub}", "give a copy with workload.path=FOLDER"):
+                rows = datasets.load_dataset(self._hub, revision=self._revision, split="train", streaming=True)
             self._stream = iter(rows.skip(k * HUB_ROWS))
         self._next = None  # until the portion is read to its end
         for number, row in enumerate(islice(self._stream, HUB_ROWS), k * HUB_ROWS):
