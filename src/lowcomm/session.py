@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 
 from lowcomm import models
 from lowcomm.blocks import ConfigError
+from lowcomm.models.checkpoint import checkpoint_architecture
 
 
 def check_machine(cfg: DictConfig) -> None:
@@ -36,7 +37,7 @@ def check_machine(cfg: DictConfig) -> None:
             f"{have / 1e9:.1f} GB for them (scale.device={cfg.scale.device}); choose a smaller model"
         )
     if cfg.model.weights in ("local", "hub", "package"):
-        models.checkpoint_architecture(cfg.model, models.checkpoint_folder(cfg.model))
+        checkpoint_architecture(cfg.model, models.checkpoint_folder(cfg.model))
 
 
 @contextlib.contextmanager
