@@ -49,6 +49,7 @@ def test_every_choice_of_a_sweep_is_tried_once(monkeypatch):
     explain_first(seen.append)
     assert seen == [["algorithm=gpa", "seed=0"], ["algorithm=diloco", "seed=0"]]
     assert points(["algorithm=glob(*)", "x=1"]) == [["x=1"]]
+    assert points(["lr=interval(0,1)", "x=1"]) == [["x=1"]]  # of a sweeper that draws values
     assert points(["seed"]) == [["seed"]]
 
 

@@ -48,6 +48,11 @@ def test_whole_in_the_cache_or_completed(nowhere, monkeypatch):
     (nowhere / "model.safetensors").touch()
     assert hub.snapshot("some/model", SHA) == nowhere
     assert calls == [True, True]
+    monkeypatch.setattr(hub, "unreachable", lambda: None)
+    assert str(hub.snapshot("some/model", SHA)) == "downloaded"  # somebody took the weights alone
+    (nowhere / "tokenizer.json").touch()
+    assert hub.snapshot("some/model", SHA) == nowhere
+    assert calls[2:] == [True, False, True]
 
 
 def test_behind_a_proxy_the_download_tries_itself(nowhere, monkeypatch):

@@ -51,7 +51,7 @@ def points(overrides: list[str]) -> list[list[str]]:
         parsed = OverridesParser.create().parse_overrides([o for o in overrides if not o.startswith("hydra")])
     except HydraException:
         return [overrides]  # to be explained
-    sweeps = [o for o in parsed if o.value_type is not ValueType.GLOB_CHOICE_SWEEP]
+    sweeps = [o for o in parsed if o.value_type not in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP)]
     axes = [[f"{o.get_key_element()}={v}" for v in o.sweep_string_iterator()] if o.is_sweep_override()
             else [o.input_line] for o in sweeps]  # fmt: skip
     first = [values[0] for values in axes]

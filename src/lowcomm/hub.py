@@ -11,20 +11,25 @@ from urllib.request import getproxies
 from huggingface_hub import constants, snapshot_download
 
 FILES = ["*.json", "*.safetensors", "*.jinja"]
+INPUTS = ("tokenizer.json", "preprocessor_config.json")  # one is there unless others took the weights alone
 PATIENCE_S = 10.0  # for the first answer; the hub's own client tries six times
 
 
 def snapshot(hub: str, revision: str) -> Path:
-    """The folder of a commit: as cached when the cache has all of it, else completed. Raises OSError with the reason:
-    offline, not to be reached, gated, unknown, a full disk.
+    """The folder of a commit: as cached when the cache has all of it, else completed; without a tokenizer where the hub
+    can't be reached. Raises OSError with the reason: offline, not to be reached, gated, unknown, a full disk.
     """
+    weights = False
     try:
         cached = Path(snapshot_download(hub, revision=revision, allow_patterns=FILES, local_files_only=True))
-        if absent(cached) is None:
+        weights = absent(cached) is None
+        if weights and any((cached / name).is_file() for name in INPUTS):
             return cached
     except FileNotFoundError:  # the hub's word for a snapshot that is not there, or not whole
         pass
     if (reason := unreachable()) is not None:
+        if weights:
+            return cached
         raise OSError(f"it is not in the cache {constants.HF_HUB_CACHE}, and {reason}")
     return Path(snapshot_download(hub, revision=revision, allow_patterns=FILES))
 

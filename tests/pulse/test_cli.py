@@ -191,6 +191,25 @@ def test_an_output_that_is_an_input(files, capsys):
     assert (path / "old.safetensors").read_bytes() == before
 
 
+def test_a_folder_does_not_make_way_for_a_file(files, capsys):
+    """Nor for a folder, where it holds what is read."""
+    path, *_ = files
+    o, n, p = (str(path / x) for x in ("old.safetensors", "new.safetensors", "p.pulse"))
+    assert main(["diff", o, n, "-o", p]) == 0
+    there = sorted(path.iterdir())
+    assert main(["diff", o, n, "-o", str(path), "--force"]) == 2
+    assert main(["apply", o, p, "-o", str(path), "--force"]) == 2
+    assert capsys.readouterr().err.count("is a folder, and one file is written: give its name") == 2
+    shards = path / "shards"
+    shards.mkdir()
+    (shards / "model.safetensors").write_bytes((path / "old.safetensors").read_bytes())
+    assert main(["apply", str(shards), p, "-o", str(path), "--force"]) == 2  # the base and the patch are in it
+    assert "would replace an input" in capsys.readouterr().err
+    assert sorted(path.iterdir()) == sorted([*there, shards])
+    assert main(["apply", str(shards), p, "-o", str(shards), "--force"]) == 0
+    assert (shards / "model.safetensors").read_bytes() == (path / "new.safetensors").read_bytes()
+
+
 def test_a_refusal_names_the_file_it_was_given(files, capsys):
     path, *_ = files
     o, n, p = (str(path / x) for x in ("old.safetensors", "new.safetensors", "p.pulse"))

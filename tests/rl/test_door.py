@@ -1,6 +1,9 @@
 """The RL door as a person uses it: help and mistakes, before anything heavy is imported."""
 
 import contextlib
+import logging
+import os
+import queue
 import signal
 import subprocess
 import sys
@@ -8,7 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
+from lowcomm.outer.exchange import ConsensusError
+from lowcomm.rl import outer_launch
+from lowcomm.rollout.dispatcher import RolloutError
 from lowcomm.tracking import read_metrics
 from tests.rl.runs import TINY
 
@@ -78,3 +85,17 @@ def workers_of(folder: Path) -> list[str]:
                 if b"lowcomm.rollout" in words and any(str(folder).encode() in word for word in words):
                     found.append(process.name)
     return found
+
+
+@pytest.mark.parametrize("error", [SafetensorError, ConsensusError, RolloutError])
+def test_a_trainer_that_was_started_here_tells_what_it_ended_with(error, monkeypatch):
+    def fails(*_):
+        raise error("why")
+
+    monkeypatch.setattr("os.setsid", lambda: None)
+    monkeypatch.setattr("os.environ", dict(os.environ))
+    monkeypatch.setattr("lowcomm.rl.run_overrides", fails)
+    told = queue.SimpleQueue()
+    with pytest.raises(SystemExit):
+        outer_launch.trainer(0, 2, 1, [], None, told, logging.WARNING)
+    assert told.get() == (error.__name__, "why")

@@ -12,6 +12,12 @@ def test_defaults_come_from_the_file():
     assert (cfg.engine, cfg.device, cfg.threads) == ("transformers", "cpu", 1)
 
 
+def test_addresses_and_paths_are_taken_as_they_stand():
+    cfg = load(["store=/a #1/b", "trainer=[::1]:7117", "model=/x: y", "name=7", "base=null", "threads=2"])
+    assert (cfg.store, cfg.trainer, cfg.model, cfg.name) == ("/a #1/b", "[::1]:7117", "/x: y", "7")
+    assert (cfg.base, cfg.threads) == (None, 2)
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

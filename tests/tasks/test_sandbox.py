@@ -1,6 +1,10 @@
 """Generated code: what passes, what is refused, what ends it. Seconds of CPU time are the child's own."""
 
+import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,3 +132,10 @@ def test_what_is_refused(changes):
     key, value = next(iter(changes.items()))
     with pytest.raises(ValueError, match=f"{key}={value}"):
         Sandbox(**changes)
+
+
+def test_what_sleeps_ends_although_its_trainer_was_killed():
+    job = {"cpu_s": 5, "memory": 1 << 30, "limit_s": 0.1, "code": "import time\ntime.sleep(600)", "tests": ""}
+    command = [sys.executable, "-I", "-S", "-B", sandboxed.__file__]
+    done = subprocess.run(command, input=f"{json.dumps(job)}\n".encode(), capture_output=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGALRM, b"")

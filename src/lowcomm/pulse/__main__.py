@@ -84,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _diff(args: argparse.Namespace) -> None:
-    _spare(args.output, args.old, args.new)
+    _spare(args.output, False, args.old, args.new)
     with Checkpoint(args.old) as old, Checkpoint(args.new) as new, aside(args.output, args.force) as part:
         with part.open("wb") as out, progress("diff", new.nbytes) as count:
             numbers = {"base_version": args.base_version, "version": args.version, "threads": args.threads}
@@ -96,7 +96,8 @@ def _diff(args: argparse.Namespace) -> None:
 
 
 def _apply(args: argparse.Namespace) -> None:
-    _spare(args.output, *args.patches)
+    base = [args.base] if args.base.resolve() != args.output.resolve() else []  # which may go on as the result
+    _spare(args.output, args.base.is_dir(), *args.patches, *base)
     Checkpoint(args.base).__exit__()  # its faults before a copy of it is made
     patches = [(file, _read(file)) for file in args.patches]
     with aside(args.output, args.force) as part:
@@ -156,9 +157,12 @@ def _read(file: Path) -> Patch:
         raise type(e)(f"{file}: {e}") from e
 
 
-def _spare(output: Path, *inputs: Path) -> None:
+def _spare(output: Path, folder: bool, *inputs: Path) -> None:
+    if output.is_dir() and not folder:  # --force would remove all that is in it
+        raise ValueError(f"{output} is a folder, and one file is written: give its name")
     for path in inputs:
-        if output.exists() and path.exists() and output.samefile(path):
+        same = output.exists() and path.exists() and output.samefile(path)
+        if same or output.resolve() in path.resolve().parents:
             raise ValueError(f"{output}: the output would replace an input; choose another output")
 
 

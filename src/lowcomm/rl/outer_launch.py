@@ -10,15 +10,18 @@ from multiprocessing.queues import SimpleQueue
 from typing import Any
 
 from omegaconf import DictConfig
+from safetensors import SafetensorError
 
 from lowcomm.blocks import ConfigError
 from lowcomm.command import Stopped
+from lowcomm.outer.exchange import ConsensusError
 from lowcomm.pulse.errors import PatchError
 from lowcomm.rollout.dispatcher import RolloutError
 from lowcomm.session import stop_signals
 
 # what a trainer may end with, the special before the general
-ENDS = (ConfigError, FloatingPointError, Stopped, RolloutError, PatchError, ConnectionError, OSError)
+ENDS = (ConfigError, FloatingPointError, Stopped, RolloutError, PatchError, ConsensusError, SafetensorError,
+        ConnectionError, OSError)  # fmt: skip
 TELLS = {kind.__name__: kind for kind in ENDS}
 
 

@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,13 @@ def load(overrides: list[str]) -> DictConfig:
         key, equals, _ = override.partition("=")
         if not equals or key.split(".")[0] not in known:
             raise ConfigError(f"{override}: there is no key '{key}'{nearest(key, known)}; write key=value")
+    # a text as it stands: YAML ends a path at " #", and [::1]:7117 is no list
+    plain = {f.name for f in fields(RolloutConfig) if f.type in (str, str | None)}
+    said = {key: value for key, _, value in (o.partition("=") for o in overrides) if key in plain}
+    texts = {key: None if value in ("", "null") else value for key, value in said.items()}
+    others = OmegaConf.from_dotlist([o for o in overrides if o.partition("=")[0] not in plain])
     try:
-        cfg = OmegaConf.merge(
-            OmegaConf.structured(RolloutConfig), OmegaConf.load(CONF), OmegaConf.from_dotlist(overrides)
-        )
+        cfg = OmegaConf.merge(OmegaConf.structured(RolloutConfig), OmegaConf.load(CONF), others, texts)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}") from error
     if missing := sorted(OmegaConf.missing_keys(cfg)):

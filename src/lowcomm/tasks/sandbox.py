@@ -34,7 +34,7 @@ class Sandbox:
             raise ValueError(
                 f"limit_s={limit_s}, cpu_s={cpu_s}, memory_mb={memory_mb}: positive, at least 1, and at least 64"
             )
-        self._limit_s, self._job = limit_s, {"cpu_s": cpu_s, "memory": memory_mb << 20}
+        self._limit_s, self._job = limit_s, {"cpu_s": cpu_s, "memory": memory_mb << 20, "limit_s": limit_s}
 
     def run(self, code: str, tests: str) -> str:
         """ "passed", "failed" (an exception or an assert), "timeout", or "crashed" (ended without a verdict)."""
