@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -56,6 +57,16 @@ def asking(what: str, remedy: str) -> Iterator[None]:
         raise OSError(f"{what} is not in the cache, and {reason}; {remedy}") from error
     finally:
         constants.HF_HUB_OFFLINE = offline
+
+
+def of_commit(data: Any, revision: str) -> Any:
+    """The dataset itself: without the hub `datasets` takes what is newest in its cache, whatever commit was asked for.
+
+    Raises OSError for another commit.
+    """
+    if other := [file["filename"] for file in data.cache_files if revision not in Path(file["filename"]).parts]:
+        raise OSError(f"{other[0]} is not of commit {revision}; ask the hub once, which then has both in the cache")
+    return data
 
 
 def unreachable() -> str | None:

@@ -10,6 +10,12 @@ from tests.tasks.files import SUBJECTS, gsm8k, jsonl, math500_row, math_row, mbp
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
+class Table(list):
+    """What stands in for a dataset."""
+
+    cache_files = [{"filename": f"/cache/main/0.0.0/{SHA}/test.arrow"}]
+
+
 @pytest.fixture(autouse=True)
 def hub(monkeypatch):
     """`hub[name, config, split]`: the rows of a dataset on a hub that is not there."""
@@ -21,7 +27,7 @@ def hub(monkeypatch):
 
     def load(hub, name, revision, split):
         assert revision == SHA
-        return tables[hub, name, split]
+        return Table(tables[hub, name, split])
 
     import datasets
 
@@ -64,6 +70,17 @@ def test_gsm8k_from_the_hub(hub, tmp_path):
     local = Gsm8k(name="gsm8k", seed=0, path=str(tmp_path))
     assert task.problems("train") == local.problems("train")
     assert task.describe()["train"]["rows_sha256"] == local.describe()["train"]["rows_sha256"]
+
+
+def test_another_commit_that_is_in_the_cache_does_not_stand_in(hub, monkeypatch):
+    hub["openai/gsm8k", "main", "train"] = [{"question": "x", "answer": "#### 1"}]
+    monkeypatch.setattr(Table, "cache_files", [{"filename": f"/cache/main/0.0.0/{'a' * 40}/test.arrow"}])
+    monkeypatch.setattr("lowcomm.hub.unreachable", lambda: "nobody is there")
+    with pytest.raises(OSError, match=r"hub=openai/gsm8k is not in the cache, and nobody is there; give a copy with"):
+        rows.read(None, "openai/gsm8k", SHA, "train")
+    monkeypatch.setattr("lowcomm.hub.unreachable", lambda: None)
+    with pytest.raises(OSError, match=f"is not of commit {SHA}"):
+        rows.read(None, "openai/gsm8k", SHA, "train")
 
 
 # MATH

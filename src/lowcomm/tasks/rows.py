@@ -97,12 +97,13 @@ def read_hub(hub: str, revision: str | None, split: str, key: str) -> list[Row]:
     pinned(revision, f"{key}revision", f"the dataset {hub}")
     from datasets import get_dataset_config_names, load_dataset
 
-    from lowcomm.hub import asking
+    from lowcomm.hub import asking, of_commit
 
     with asking(f"{key}hub={hub}", f"give a copy with {key}path=FOLDER"):
         names = get_dataset_config_names(hub, revision=revision)
         chosen = next(([name] for name in ("default", "main", "full") if name in names), sorted(names))
-        return [row for name in chosen for row in load_dataset(hub, name, revision=revision, split=split)]
+        parts = [of_commit(load_dataset(hub, name, revision=revision, split=split), revision) for name in chosen]
+    return [row for part in parts for row in part]
 
 
 def first(row: Row, *fields: str) -> Any:

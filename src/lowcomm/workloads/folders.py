@@ -70,10 +70,11 @@ class HubImages:
         pinned(revision, "workload.revision", f"the dataset {hub}")
         from datasets import Image, load_dataset  # slow to import, and of no use to a folder
 
-        from lowcomm.hub import asking
+        from lowcomm.hub import asking, of_commit
 
         with asking(f"workload.hub={hub}", "give a copy with workload.path=FOLDER"):
             data = load_dataset(hub, revision=revision)
+            data = {split: of_commit(data[split], revision) for split in data}
         for split in ("train", "validation"):
             if split not in data or not {"image", "label"} <= set(data[split].column_names):
                 raise ValueError(f"workload.hub={hub}: needs a split {split!r} with columns 'image' and 'label'")
