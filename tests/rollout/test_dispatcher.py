@@ -103,6 +103,7 @@ BAD = {
     "too many tokens": GOOD | {"tokens": [1] * 5, "logprobs": [-1.0] * 5},
     "a logarithm too few": GOOD | {"logprobs": [-1.0]},
     "a probability above 1": GOOD | {"logprobs": [-1.0, 0.5]},
+    "a logarithm that no float holds": GOOD | {"logprobs": [-1.0, -(10**400)]},
     "another version": GOOD | {"version": 1},
     "a text": "tokens",
 }

@@ -33,6 +33,7 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(datasets, "get_dataset_config_names", names)
     monkeypatch.setattr(datasets, "load_dataset", load)
+    monkeypatch.setattr("lowcomm.hub.unreachable", lambda: None)
     return tables
 
 
@@ -72,8 +73,23 @@ def test_gsm8k_from_the_hub(hub, tmp_path):
     assert task.describe()["train"]["rows_sha256"] == local.describe()["train"]["rows_sha256"]
 
 
+def test_gsm8k_from_the_cache_without_the_hub(hub, tmp_path, monkeypatch):
+    """Where the hub can't be asked `datasets` names one configuration, "default", whatever the cache has."""
+    hub["openai/gsm8k", "main", "train"] = [{"question": "x", "answer": "#### 1"}]
+    monkeypatch.setattr("lowcomm.hub.unreachable", lambda: "nobody is there")
+    monkeypatch.setattr("datasets.get_dataset_config_names", lambda hub, revision: ["default"])
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+    (tmp_path / "openai___gsm8k/main/0.0.0" / SHA).mkdir(parents=True)
+    (tmp_path / "openai___gsm8k/socratic/0.0.0" / SHA).mkdir(parents=True)
+    assert rows.read(None, "openai/gsm8k", SHA, "train")[0] == [{"question": "x", "answer": "#### 1"}]
+    (tmp_path / "openai___gsm8k/main/0.0.0" / SHA).rmdir()
+    with pytest.raises(OSError, match=r"not in the cache, and nobody is there; give a copy with workload.path=FOLDER"):
+        rows.read(None, "openai/gsm8k", SHA, "train")
+
+
 def test_another_commit_that_is_in_the_cache_does_not_stand_in(hub, monkeypatch):
     hub["openai/gsm8k", "main", "train"] = [{"question": "x", "answer": "#### 1"}]
+    monkeypatch.setattr("lowcomm.tasks.rows.configurations", lambda hub, revision: ["main"])
     monkeypatch.setattr(Table, "cache_files", [{"filename": f"/cache/main/0.0.0/{'a' * 40}/test.arrow"}])
     monkeypatch.setattr("lowcomm.hub.unreachable", lambda: "nobody is there")
     with pytest.raises(OSError, match=r"hub=openai/gsm8k is not in the cache, and nobody is there; give a copy with"):

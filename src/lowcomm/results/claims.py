@@ -59,7 +59,8 @@ def judge(claim: Claim, measure: str, cells: dict[tuple[str, str], Cell]) -> Ver
         if not off:
             return verdict(NOT_RUN, "the paper's value is not known")
         said = f"largest difference {max(off):.2g}, tolerance {claim.tolerance:g}"
-        return verdict(MATCHES if max(off) <= claim.tolerance else DIFFERS, said, said)
+        within = all(distance <= claim.tolerance for distance in off)  # no NaN is
+        return verdict(MATCHES if within else DIFFERS, said, said)
     if claim.kind in ("positive", "reaches"):
         return verdict(*bounded(claim, measure, mine[0]))
     if claim.kind == "widens":

@@ -18,8 +18,8 @@ import contextlib
 import hashlib
 import hmac
 import json
-import math
 import socket
+import sys
 import threading
 from typing import Any
 
@@ -183,7 +183,7 @@ def parse_completions(message: dict[str, Any], job: Job, at_least: int, at_most:
         if not 1 <= len(tokens) <= job.sampling.max_new_tokens:
             raise WireError(f"completion.tokens: {len(tokens)} of them, max_new_tokens={job.sampling.max_new_tokens}")
         fine = isinstance(logprobs, list) and len(logprobs) == len(tokens)
-        if not fine or not all(type(v) in (int, float) and -math.inf < v <= 1e-3 for v in logprobs):
+        if not fine or not all(type(v) in (int, float) and -sys.float_info.max <= v <= 1e-3 for v in logprobs):
             raise WireError("completion.logprobs: not one finite logarithm of a probability for each token")
         if not isinstance(item.get("finished"), bool):
             raise WireError("completion.finished: not true or false")

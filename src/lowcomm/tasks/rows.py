@@ -9,6 +9,7 @@ from typing import Any
 
 Row = dict[str, Any]
 SUFFIXES = (".json", ".jsonl", ".parquet")
+WHOLE = ("default", "main", "full")  # configurations that hold a whole dataset
 
 
 def read(
@@ -95,15 +96,34 @@ def read_hub(hub: str, revision: str | None, split: str, key: str) -> list[Row]:
     from lowcomm.workloads.web import pinned  # and torch with it: of no use to local files
 
     pinned(revision, f"{key}revision", f"the dataset {hub}")
-    from datasets import get_dataset_config_names, load_dataset
+    from datasets import load_dataset
 
     from lowcomm.hub import asking, of_commit
 
     with asking(f"{key}hub={hub}", f"give a copy with {key}path=FOLDER"):
-        names = get_dataset_config_names(hub, revision=revision)
-        chosen = next(([name] for name in ("default", "main", "full") if name in names), sorted(names))
-        parts = [of_commit(load_dataset(hub, name, revision=revision, split=split), revision) for name in chosen]
+        names = configurations(hub, revision)
+        parts = [of_commit(load_dataset(hub, name, revision=revision, split=split), revision) for name in names]
     return [row for part in parts for row in part]
+
+
+def configurations(hub: str, revision: str) -> list[str]:
+    """The configuration that has everything, where there is one, else all of them.
+
+    Without the hub the cache is asked, which does not know what a dataset of several lacks: there raises OSError.
+    """
+    from datasets import config, get_dataset_config_names
+    from datasets.naming import camelcase_to_snakecase
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_OFFLINE:
+        names = get_dataset_config_names(hub, revision=revision)
+        return next(([name] for name in WHOLE if name in names), sorted(names))
+    owner, _, name = hub.rpartition("/")
+    cached = Path(config.HF_DATASETS_CACHE) / "___".join(filter(None, (owner, camelcase_to_snakecase(name))))
+    found = [name for name in WHOLE if any(cached.glob(f"{name}/*/{revision}"))]
+    if not found:
+        raise OSError(f"{cached} has none of the configurations {', '.join(WHOLE)} of commit {revision}")
+    return found[:1]
 
 
 def first(row: Row, *fields: str) -> Any:
