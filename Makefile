@@ -49,7 +49,7 @@ smoke: $(READY) ## a few steps of every algorithm preset, on text, on images and
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.train -m 'algorithm=glob(*)' workers=2 workload=digits model=vit-tiny $(FEW)
 	LOWCOMM_RUNS=runs/smoke $(PY) -m lowcomm.rl -m algorithm=adamw,pulsesync logger.progress=false
 
-reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke (about 10 minutes, 93 runs)|cpu|gpu|paper
+reproduce: $(READY) ## run what is missing, then tables, figures, notebooks; SCALE=smoke (about 6 minutes, 99 runs)|cpu|gpu|paper
 	$(PY) -m lowcomm.reproduce scale=$(SCALE) jobs=$(JOBS) $(addprefix paper=,$(PAPER))
 	$(MAKE) notebooks
 reproduce-gpa: ## the same for the tables of the GPA paper
